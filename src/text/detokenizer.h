@@ -1,0 +1,50 @@
+// Text of a growing sequence: whole characters only, and stop strings found across token borders.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/ids.h"
+#include "text/tokenizer.h"
+
+namespace text {
+
+// Turns tokens into text a piece at a time. Bytes that may be the start of a character are held back until the character is
+// whole; bytes that can never become one come out as U+FFFD at once, each maximal bad run as Python's "replace" does it.
+// The concatenation of all pieces equals the replacement-decoding of all bytes. Thread: one.
+class Detokenizer {
+ public:
+  Detokenizer(const Tokenizer& tokenizer, bool skip_special) : tokenizer_(tokenizer), skip_special_(skip_special) {}
+  // Text that became certain with this token; may be empty.
+  std::string push(core::TokenId id);
+  // What is still held back, as U+FFFD; call once at the end.
+  std::string finish();
+
+ private:
+  const Tokenizer& tokenizer_;
+  bool skip_special_;
+  std::string held_;
+  bool at_start_ = true;
+};
+
+// Finds the first of several stop strings in streamed text. Text that may be the beginning of a stop string is held back.
+class StopMatcher {
+ public:
+  explicit StopMatcher(std::vector<std::string> stops, bool include_stop = false);
+  struct Piece {
+    std::string text;                  // may be sent now
+    std::optional<std::string> stop;   // the stop string that was met; no more text follows
+  };
+  Piece push(std::string_view text);
+  // What is still held back: no stop string came of it.
+  std::string finish();
+
+ private:
+  std::vector<std::string> stops_;
+  bool include_stop_;
+  std::string held_;
+};
+
+}  // namespace text
