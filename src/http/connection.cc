@@ -1,0 +1,437 @@
+#include "http/connection.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/read.hpp>
+#include <ctime>
+#include <exception>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "http/server.h"
+
+// GCC 12 destroys non-trivial temporaries of a co_await expression twice in some cases: completion
+// tokens and arguments are therefore named before they are awaited on.
+
+namespace http {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+using boost::system::error_code;
+
+constexpr size_t kPipelinedBytesMax =
+    64 << 10;  // kept while a handler runs; then TCP holds the client back
+constexpr size_t kReadBytes = 4096;
+constexpr size_t kBodyReadBytes =
+    64 << 10;  // 512-byte reads, Beast's default, take 14 times as long for 2 MB
+constexpr size_t kLingerBytesMax = 64 << 20;
+constexpr std::chrono::seconds kLingerTimeout{2};
+
+auto into(error_code& ec) {
+  return asio::redirect_error(asio::use_awaitable, ec);
+}
+
+// "Sun, 06 Nov 1994 08:49:37 GMT", made anew once a second.
+const std::string& http_date() {
+  thread_local std::string text;
+  thread_local time_t made_for = 0;
+  const time_t now = std::time(nullptr);
+  if (now != made_for) {
+    char buffer[64];
+    tm parts{};
+    gmtime_r(&now, &parts);
+    text.assign(buffer, std::strftime(buffer, sizeof buffer, "%a, %d %b %Y %H:%M:%S GMT", &parts));
+    made_for = now;
+  }
+  return text;
+}
+
+// Path and query of a request target in origin form or absolute form.
+void split_target(std::string_view target, Request& request) {
+  if (const size_t scheme = target.find("://"); !target.starts_with('/') && scheme != target.npos) {
+    const size_t path = target.find('/', scheme + 3);
+    target = path == target.npos ? std::string_view("/") : target.substr(path);
+  }
+  const size_t question = target.find('?');
+  request.path = target.substr(0, question);
+  if (question != target.npos) request.query = target.substr(question + 1);
+}
+
+}  // namespace
+
+Connection::Connection(asio::ip::tcp::socket socket, Shared& shared)
+    : shared_(shared), stream_(std::move(socket)), wake_timer_(stream_.get_executor()) {}
+
+Connection::~Connection() {
+  shared_.bodies_bytes -= body_bytes_;
+}
+
+Task<void> Connection::run() {
+  const auto self = shared_from_this();
+  while (keep_alive_) {
+    if (!co_await read_request()) break;
+    co_await serve();
+    shared_.bodies_bytes -= std::exchange(body_bytes_, 0);
+    if (gone_) break;
+  }
+  if (!gone_) co_await linger();
+  error_code ec;
+  stream_.socket().close(ec);
+}
+
+void Connection::close_if_idle() {
+  if (idle_) stream_.cancel();
+}
+
+void Connection::abort() {
+  gone_ = true;
+  signal();
+  error_code ec;
+  stream_.socket().close(ec);
+}
+
+// True once there is at least one byte of a request.
+Task<bool> Connection::await_first_byte() {
+  if (buffer_.size() > 0) co_return true;
+  error_code ec;
+  idle_ = true;
+  stream_.expires_after(shared_.options.limits.idle_timeout);
+  auto token = into(ec);
+  auto space = buffer_.prepare(kReadBytes);
+  const size_t n = co_await stream_.async_read_some(space, token);
+  idle_ = false;
+  buffer_.commit(n);
+  co_return !ec;
+}
+
+// One request into parser_. False: the connection is to be closed; what there was to say has been
+// said.
+Task<bool> Connection::read_request() {
+  if (!co_await await_first_byte()) {
+    gone_ = true;  // nothing to linger for
+    co_return false;
+  }
+  const ServerLimits& limits = shared_.options.limits;
+  parser_.emplace();
+  parser_->header_limit(static_cast<uint32_t>(limits.header_bytes_max));
+  parser_->body_limit(static_cast<uint64_t>(limits.body_bytes_max));
+  stream_.expires_after(limits.header_timeout);
+  error_code ec;
+  auto token = into(ec);
+  co_await beast::http::async_read_header(stream_, buffer_, *parser_, token);
+  if (!ec) co_return co_await read_body();
+  co_await refuse_unread(ec);
+  co_return false;
+}
+
+// Answers a request that could not be read to its end, where an answer makes sense.
+Task<void> Connection::refuse_unread(error_code ec) {
+  using beast::http::error;
+  const ServerLimits& limits = shared_.options.limits;
+  const bool malformed = ec.category() == make_error_code(error::bad_version).category() &&
+                         ec != error::end_of_stream && ec != error::partial_message;
+  unread_input_ = true;
+  std::string message = fmt::format("Malformed HTTP request: {}.", ec.message());
+  if (ec == error::header_limit) {
+    message = fmt::format("The request header is over {} bytes.", limits.header_bytes_max);
+    co_await refuse(Refusal::kHeaderTooLarge, std::move(message));
+  } else if (ec == error::body_limit) {
+    message = fmt::format("The request body is over {} bytes.", limits.body_bytes_max);
+    co_await refuse(Refusal::kBodyTooLarge, std::move(message));
+  } else if (malformed) {
+    co_await refuse(Refusal::kMalformed, std::move(message));
+  } else {
+    gone_ = true;  // closed by the client, or a timeout has closed the socket
+  }
+}
+
+// The rest of the request after its header. False: refused or gone.
+Task<bool> Connection::read_body() {
+  const ServerLimits& limits = shared_.options.limits;
+  bool fits = claim_body_bytes(static_cast<int64_t>(parser_->content_length().value_or(0)));
+  const auto expect = parser_->get()[beast::http::field::expect];
+  if (fits && !parser_->is_done() && parser_->get().version() >= 11 &&
+      equals_ignoring_case({expect.data(), expect.size()}, "100-continue")) {
+    if (!co_await send("HTTP/1.1 100 Continue\r\n\r\n", "", "")) co_return false;
+  }
+  stream_.expires_after(limits.body_timeout);
+  error_code ec;
+  while (fits && !ec && !parser_->is_done()) {
+    if (body_bytes_ > static_cast<int64_t>(kBodyReadBytes)) buffer_.reserve(kBodyReadBytes);
+    auto token = into(ec);
+    co_await beast::http::async_read_some(stream_, buffer_, *parser_, token);
+    const auto grown = static_cast<int64_t>(parser_->get().body().size()) - body_bytes_;
+    if (grown > 0) fits = claim_body_bytes(grown);  // chunked: the length was not announced
+  }
+  if (fits && !ec) co_return true;
+  if (ec) {
+    co_await refuse_unread(ec);
+  } else {
+    unread_input_ = true;
+    std::string message = "Too many bytes of requests are being read; try again later.";
+    co_await refuse(Refusal::kBusy, std::move(message));
+  }
+  co_return false;
+}
+
+// Counts bytes of a body that this connection will hold. False: all connections together would hold
+// too many.
+bool Connection::claim_body_bytes(int64_t bytes) {
+  if (shared_.bodies_bytes + bytes > shared_.options.limits.bodies_bytes_max) return false;
+  body_bytes_ += bytes;
+  shared_.bodies_bytes += bytes;
+  return true;
+}
+
+// Answers what never became a request and closes.
+Task<void> Connection::refuse(Refusal refusal, std::string message) {
+  keep_alive_ = false;
+  Exchange exchange(*this, Request{});
+  Response response = shared_.options.make_error(refusal, message);
+  const int status = response.status;
+  co_await send_response(exchange, std::move(response));
+  if (shared_.options.on_answer) shared_.options.on_answer(exchange.request_, "", status, 0);
+}
+
+Task<void> Connection::serve() {
+  auto& message = parser_->get();
+  http_minor_ = message.version() >= 11 ? 1 : 0;
+  keep_alive_ = message.keep_alive();
+  Request request;
+  const auto method = message.method_string();
+  request.method.assign(method.data(), method.size());
+  split_target({message.target().data(), message.target().size()}, request);
+  for (const auto& field : message) {
+    const auto name = field.name_string();
+    request.headers.push_back({std::string(name.data(), name.size()),
+                               std::string(field.value().data(), field.value().size())});
+  }
+  request.body = std::move(message.body());
+  request.arrival_us = monotonic_us();
+  parser_.reset();
+  head_only_ = request.method == "HEAD";
+
+  const Router::Found found = shared_.router.find(request.method, request.path);
+  Exchange exchange(*this, std::move(request));
+  if (found.handler != nullptr) {
+    co_await run_handler(*found.handler, exchange);
+  } else {
+    const bool known = !found.allow.empty();
+    std::string text =
+        fmt::format("{} {} does not exist.", exchange.request_.method, exchange.request_.path);
+    if (known) text = fmt::format("{} takes {}.", exchange.request_.path, found.allow);
+    Response response =
+        shared_.options.make_error(known ? Refusal::kMethodNotAllowed : Refusal::kNotFound, text);
+    if (known) response.headers.push_back({"Allow", found.allow});
+    co_await send_response(exchange, std::move(response));
+  }
+  if (shared_.options.on_answer) {
+    const int status = exchange.status_ == 0 ? 499 : exchange.status_;
+    shared_.options.on_answer(exchange.request_, found.route, status,
+                              monotonic_us() - exchange.request_.arrival_us);
+  }
+}
+
+Task<void> Connection::run_handler(const Handler& handler, Exchange& exchange) {
+  watch();
+  bool failed = false;
+  try {
+    co_await handler(exchange);
+  } catch (const std::exception& e) {
+    LOG_ERROR("handler of {} failed: {}", exchange.request_.path, e.what());
+    failed = true;
+  }
+  if (!exchange.answered() && !gone_) {
+    Response response =
+        shared_.options.make_error(Refusal::kInternal, "The server failed to answer.");
+    co_await send_response(exchange, std::move(response));
+  }
+  if (exchange.streaming_) {
+    if (failed) keep_alive_ = false;
+    co_await finish_stream(exchange);
+  }
+  co_await stop_watching();
+}
+
+// Lets the client read the answer: closing with unread input would send it a reset.
+Task<void> Connection::linger() {
+  error_code ec;
+  stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ec);
+  if (!unread_input_) co_return;
+  stream_.expires_after(kLingerTimeout);
+  buffer_.clear();
+  for (size_t total = 0; !ec && total < kLingerBytesMax;) {
+    auto token = into(ec);
+    auto space = buffer_.prepare(kBodyReadBytes);
+    total += co_await stream_.async_read_some(space, token);
+  }
+}
+
+// ---- answering
+
+std::string Connection::make_head(const Exchange& exchange, int status,
+                                  std::string_view content_type,
+                                  const std::vector<Header>& headers) const {
+  std::string head = fmt::format("HTTP/1.{} {} {}\r\nServer: spillway\r\nDate: {}\r\n", http_minor_,
+                                 status, status_phrase(status), http_date());
+  if (!content_type.empty()) head += fmt::format("Content-Type: {}\r\n", content_type);
+  for (const auto* list : {&exchange.headers_, &headers}) {
+    for (const Header& header : *list) {
+      CHECK(header.name.find_first_of("\r\n\0", 0, 3) == std::string::npos &&
+            header.value.find_first_of("\r\n\0", 0, 3) == std::string::npos);
+      head += fmt::format("{}: {}\r\n", header.name, header.value);
+    }
+  }
+  if (!keep_alive_) {
+    head += "Connection: close\r\n";
+  } else if (http_minor_ == 0) {
+    head += "Connection: keep-alive\r\n";
+  }
+  return head;
+}
+
+Task<void> Connection::send_response(Exchange& exchange, Response response) {
+  CHECK(!exchange.answered(), "answered twice");
+  if (shared_.announce_close) keep_alive_ = false;
+  exchange.status_ = response.status;
+  std::string head = make_head(exchange, response.status, response.content_type, response.headers);
+  head += fmt::format("Content-Length: {}\r\n\r\n", response.body.size());
+  const std::string_view body = head_only_ ? std::string_view() : std::string_view(response.body);
+  co_await send(head, body, "");
+}
+
+Task<void> Connection::send_head(Exchange& exchange, const StreamHead& stream_head) {
+  CHECK(!exchange.answered(), "answered twice");
+  if (shared_.announce_close || http_minor_ == 0) keep_alive_ = false;
+  exchange.status_ = 200;
+  exchange.streaming_ = true;
+  std::string head = make_head(exchange, 200, stream_head.content_type, stream_head.headers);
+  head += http_minor_ == 0 ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n";
+  co_await send(head, "", "");
+}
+
+Task<bool> Connection::send_chunk(Exchange& exchange, std::string_view bytes) {
+  CHECK(exchange.streaming_, "write() without begin_stream()");
+  if (bytes.empty() || head_only_) co_return !gone_;
+  if (http_minor_ == 0) co_return co_await send(bytes, "", "");
+  const std::string size = fmt::format("{:x}\r\n", bytes.size());
+  co_return co_await send(size, bytes, "\r\n");
+}
+
+Task<void> Connection::finish_stream(Exchange& exchange) {
+  exchange.streaming_ = false;
+  if (http_minor_ == 1 && !head_only_) co_await send("0\r\n\r\n", "", "");
+}
+
+Task<bool> Connection::send(std::string_view a, std::string_view b, std::string_view c) {
+  if (gone_) co_return false;
+  const std::array<asio::const_buffer, 3> parts = {asio::buffer(a), asio::buffer(b),
+                                                   asio::buffer(c)};
+  stream_.expires_after(shared_.options.limits.write_timeout);
+  error_code ec;
+  auto token = into(ec);
+  co_await asio::async_write(stream_, parts, token);
+  stream_.expires_never();
+  if (ec) {
+    if (ec == beast::error::timeout)
+      LOG_WARN("closed a client that did not read for the write timeout");
+    gone_ = true;
+  }
+  co_return !gone_;
+}
+
+// ---- waiting and watching
+
+Task<bool> Connection::wait(std::chrono::milliseconds timeout) {
+  if (!woken_ && !gone_) {
+    wake_timer_.expires_after(timeout);
+    error_code ec;
+    auto token = into(ec);
+    co_await wake_timer_.async_wait(token);
+  }
+  const bool woken = woken_ || gone_;
+  woken_ = false;
+  co_return woken;
+}
+
+void Connection::signal() {
+  woken_ = true;
+  wake_timer_.cancel();
+}
+
+void Connection::watch() {
+  watching_ = true;
+  stream_.socket().async_wait(
+      asio::ip::tcp::socket::wait_read,
+      [self = shared_from_this()](error_code ec) { self->on_readable(ec); });
+}
+
+void Connection::on_readable(error_code ec) {
+  watching_ = false;
+  if (ec) return signal();  // cancelled, or closed by abort()
+  auto space = buffer_.prepare(kReadBytes);
+  const ssize_t n =
+      recv(stream_.socket().native_handle(), space.data(), space.size(), MSG_DONTWAIT);
+  if (n > 0) {  // the next request, ahead of time
+    buffer_.commit(static_cast<size_t>(n));
+    if (buffer_.size() < kPipelinedBytesMax) watch();
+    return;
+  }
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return watch();
+  gone_ = true;
+  signal();
+}
+
+// The wait on the socket must have ended before the next read begins.
+Task<void> Connection::stop_watching() {
+  if (!watching_) co_return;
+  error_code ec;
+  stream_.socket().cancel(ec);
+  while (watching_) {
+    const auto soon = std::chrono::milliseconds(1000);
+    co_await wait(soon);
+  }
+  woken_ = false;
+}
+
+// ---- Exchange
+
+void Exchange::set_header(std::string name, std::string value) {
+  CHECK(!answered());
+  headers_.push_back({std::move(name), std::move(value)});
+}
+
+Task<void> Exchange::respond(Response response) {
+  return connection_.send_response(*this, std::move(response));
+}
+
+Task<void> Exchange::begin_stream(StreamHead head) {
+  co_await connection_.send_head(*this, head);
+}
+
+Task<bool> Exchange::write(std::string_view bytes) {
+  return connection_.send_chunk(*this, bytes);
+}
+
+Task<bool> Exchange::wait(std::chrono::milliseconds timeout) {
+  return connection_.wait(timeout);
+}
+
+std::function<void()> Exchange::waker() const {
+  auto sleeper =
+      std::make_shared<Wake>(connection_.shared_.hub, [weak = connection_.weak_from_this()] {
+        if (const auto connection = weak.lock()) connection->signal();
+      });
+  return [sleeper = std::move(sleeper)] { WakeHub::wake(sleeper); };
+}
+
+bool Exchange::gone() const {
+  return connection_.gone_;
+}
+
+}  // namespace http
