@@ -1,11 +1,13 @@
-// Attention of the step's rows over their sequences' KV pages, and the write of the step's K and V into them.
+// Attention of the step's rows over their sequences' KV pages, and the write of the step's K and V
+// into them.
 //
-// Prompt rows are computed in tiles of queries that walk the sequence's pages in order; each row's arithmetic is fixed by its
-// own position alone (online softmax page by page), so tiling and chunking never change it. A decode row walks its pages in
-// splits of a fixed number of pages (kDecodeSplitPages, so their number follows from the sequence's own length) that
-// are merged in order. All G = Hq / Hk query heads of a KV head share one read of K and V.
-// Bytes read by a decode row: 2 * len * Hk * D * sizeof(KV). FLOPs: 4 * rows * len * Hq * D.
-// Thread: device worker. Allocates nothing.
+// Prompt rows are computed in tiles of queries that walk the sequence's pages in order; each row's
+// arithmetic is fixed by its own position alone (online softmax page by page), so tiling and
+// chunking never change it. A decode row walks its pages in splits of a fixed number of pages
+// (kDecodeSplitPages, so their number follows from the sequence's own length) that are merged in
+// order. All G = Hq / Hk query heads of a KV head share one read of K and V. Bytes read by a decode
+// row: 2 * len * Hk * D * sizeof(KV). FLOPs: 4 * rows * len * Hq * D. Thread: device worker.
+// Allocates nothing.
 #pragma once
 
 #include <cstdint>
@@ -17,25 +19,28 @@
 
 namespace ops {
 
-// A decode row's pages per split: 512 tokens of work at P = 32 outweigh a merge and still spread 8k tokens over 16 tasks.
+// A decode row's pages per split: 512 tokens of work at P = 32 outweigh a merge and still spread 8k
+// tokens over 16 tasks.
 inline constexpr int32_t kDecodeSplitPages = 16;
 
 // Consecutive rows of one sequence.
 struct AttentionSegment {
   core::RowKind kind = core::RowKind::kPrompt;
-  int32_t row_begin = 0, row_end = 0;    // rows of q, k, v and out, [begin, end)
-  int32_t position_begin = 0;            // position of row_begin in its sequence; rows follow one by one
-  const core::BlockId* frames = nullptr; // table from position 0; valid to ceil((position_begin + rows) / P)
+  int32_t row_begin = 0, row_end = 0;  // rows of q, k, v and out, [begin, end)
+  int32_t position_begin = 0;  // position of row_begin in its sequence; rows follow one by one
+  const core::BlockId* frames =
+      nullptr;  // table from position 0; valid to ceil((position_begin + rows) / P)
 };
 
 struct KvWriteArgs {
-  KvLayer kv;                   // written
-  const float* k = nullptr;     // (T, Hk, D) f32 after RoPE, row stride k_stride
-  const float* v = nullptr;     // (T, Hk, D) f32, row stride v_stride
+  KvLayer kv;                          // written
+  const float* k = nullptr;            // (T, Hk, D) f32 after RoPE, row stride k_stride
+  const float* v = nullptr;            // (T, Hk, D) f32, row stride v_stride
   int64_t k_stride = 0, v_stride = 0;  // elements
   std::span<const AttentionSegment> segments;
 };
-// Rounds to nearest even into the KV type. REQUIRES: no two rows of the step share a (frame, token) place.
+// Rounds to nearest even into the KV type. REQUIRES: no two rows of the step share a (frame, token)
+// place.
 using KvWriteFn = void (*)(device::Stream& stream, const KvWriteArgs& args);
 
 struct AttentionArgs {
@@ -45,22 +50,42 @@ struct AttentionArgs {
   int32_t num_q_heads = 0;     // Hq, a multiple of Hk
   float softmax_scale = 0.0f;  // usually 1 / sqrt(D)
   std::span<const AttentionSegment> segments;
-  float* out = nullptr;        // (T, Hq, D) f32, row stride out_stride; may alias q
-  int64_t out_stride = 0;      // elements
+  float* out = nullptr;            // (T, Hq, D) f32, row stride out_stride; may alias q
+  int64_t out_stride = 0;          // elements
   std::span<std::byte> workspace;  // 64-byte aligned, >= attention_workspace_bytes(...)
 };
 // Row at position p attends to positions [0, p]. Rows of no segment are left untouched.
-// TOLERANCE against reference::attention, largest absolute error over the largest |v|: BF16 KV 1e-2, F16 and F32 KV 1e-4.
+// TOLERANCE against reference::attention, largest absolute error over the largest |v|: BF16 KV
+// 1e-2, F16 and F32 KV 1e-4.
 using AttentionFn = void (*)(device::Stream& stream, const AttentionArgs& args);
 
-// Workspace for any call with at most `rows_max` rows of sequences of at most `context_max` tokens.
+// Workspace in bytes for any call with at most `rows_max` rows of sequences of at most
+// `context_max` tokens.
 struct AttentionShape {
   int32_t num_q_heads = 0, num_kv_heads = 0, head_dim = 0, page_tokens = 0;
-  int32_t rows_max = 0;          // prompt rows in one call
-  int32_t decode_rows_max = 0;   // decode rows in one call
-  int32_t context_max = 0;
-  int32_t num_threads = 0;
+  int32_t rows_max = 0;         // prompt rows in one call
+  int32_t decode_rows_max = 0;  // decode rows in one call
+  int32_t context_max = 0;      // tokens, the step's own included
+  int32_t num_threads = 0;      // of the stream's pool
 };
 using AttentionWorkspaceFn = int64_t (*)(const AttentionShape& shape);
+
+namespace reference {
+void kv_write(device::Stream& stream, const KvWriteArgs& args);
+void attention(device::Stream& stream, const AttentionArgs& args);
+int64_t attention_workspace_bytes(const AttentionShape& shape);
+}  // namespace reference
+
+namespace avx2 {
+void kv_write(device::Stream& stream, const KvWriteArgs& args);
+void attention(device::Stream& stream, const AttentionArgs& args);
+int64_t attention_workspace_bytes(const AttentionShape& shape);
+}  // namespace avx2
+
+namespace avx512 {
+void kv_write(device::Stream& stream, const KvWriteArgs& args);
+void attention(device::Stream& stream, const AttentionArgs& args);
+int64_t attention_workspace_bytes(const AttentionShape& shape);
+}  // namespace avx512
 
 }  // namespace ops

@@ -1,6 +1,7 @@
 // The small ops of a decoder layer, each over the T rows of a step, float in and out, row by row.
 //
-// Sums run over a row in a fixed order that depends on the row's length alone. Thread: device worker. Allocate nothing.
+// Sums run over a row in a fixed order that depends on the row's length alone. Thread: device
+// worker. Allocate nothing.
 #pragma once
 
 #include <cstdint>
@@ -10,47 +11,66 @@
 
 namespace ops {
 
-// y[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. With num_groups > 1 a row is that many vectors of `width`, each normalised
-// on its own with the same weight (q/k norm over heads).
+// y[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. With num_groups > 1 a row is that many vectors
+// of `width`, each normalised on its own with the same weight (q/k norm over heads).
 struct RmsNormArgs {
   const float* x = nullptr;       // (T, num_groups, width), row stride x_stride
   int64_t x_stride = 0;           // elements
   const float* weight = nullptr;  // (width)
   float eps = 1e-5f;
-  int64_t rows = 0;               // T
+  int64_t rows = 0;  // T
   int64_t num_groups = 1;
   int64_t width = 0;
-  float* y = nullptr;             // as x, row stride y_stride; may be x itself
+  float* y = nullptr;  // as x, row stride y_stride; may be x itself
   int64_t y_stride = 0;
 };
 // TOLERANCE: relative 1e-5 against reference.
 using RmsNormFn = void (*)(device::Stream& stream, const RmsNormArgs& args);
 
-// Rotary embedding in place, halves convention: channels i and i + D/2 of a head rotate by position * inverse_frequency[i];
-// both are scaled by `magnitude` (1 except for yarn).
+// Rotary embedding in place, halves convention: channels i and i + D/2 of a head rotate by position
+// * inverse_frequency[i]; both are scaled by `magnitude` (1 except for yarn).
 struct RopeArgs {
-  float* x = nullptr;             // (T, num_heads, D), row stride x_stride
-  int64_t x_stride = 0;           // elements
-  int64_t rows = 0;               // T
+  float* x = nullptr;    // (T, num_heads, D), row stride x_stride
+  int64_t x_stride = 0;  // elements
+  int64_t rows = 0;      // T
   int32_t num_heads = 0;
-  int32_t head_dim = 0;           // D, even
-  std::span<const int32_t> positions;            // (T)
-  std::span<const float> inverse_frequencies;    // (D / 2)
+  int32_t head_dim = 0;                        // D, even
+  std::span<const int32_t> positions;          // (T)
+  std::span<const float> inverse_frequencies;  // (D / 2)
   float magnitude = 1.0f;
 };
-// The angle is computed in double, so positions of 10^6 lose nothing. TOLERANCE: absolute 1e-5 * max|x| against reference.
+// The angle is computed in double, so positions of 10^6 lose nothing. TOLERANCE: absolute 1e-5 *
+// max|x| against reference.
 using RopeFn = void (*)(device::Stream& stream, const RopeArgs& args);
 
 // out = silu(gate) * up, silu(z) = z / (1 + exp(-z)).
 struct SwiGluArgs {
-  const float* gate = nullptr;    // (T, F), row stride stride
-  const float* up = nullptr;      // (T, F), row stride stride
-  int64_t stride = 0;             // elements
-  int64_t rows = 0, width = 0;    // T, F
-  float* out = nullptr;           // (T, F), row stride out_stride; may be gate or up
+  const float* gate = nullptr;  // (T, F), row stride stride
+  const float* up = nullptr;    // (T, F), row stride stride
+  int64_t stride = 0;           // elements
+  int64_t rows = 0, width = 0;  // T, F
+  float* out = nullptr;         // (T, F), row stride out_stride; may be gate or up
   int64_t out_stride = 0;
 };
 // TOLERANCE: relative 1e-5 against reference.
 using SwiGluFn = void (*)(device::Stream& stream, const SwiGluArgs& args);
+
+namespace reference {
+void rms_norm(device::Stream& stream, const RmsNormArgs& args);
+void rope(device::Stream& stream, const RopeArgs& args);
+void swiglu(device::Stream& stream, const SwiGluArgs& args);
+}  // namespace reference
+
+namespace avx2 {
+void rms_norm(device::Stream& stream, const RmsNormArgs& args);
+void rope(device::Stream& stream, const RopeArgs& args);
+void swiglu(device::Stream& stream, const SwiGluArgs& args);
+}  // namespace avx2
+
+namespace avx512 {
+void rms_norm(device::Stream& stream, const RmsNormArgs& args);
+void rope(device::Stream& stream, const RopeArgs& args);
+void swiglu(device::Stream& stream, const SwiGluArgs& args);
+}  // namespace avx512
 
 }  // namespace ops

@@ -1,0 +1,355 @@
+// The part of CPU attention that no instruction set changes: tasks, their order, splits, workspace.
+//
+// A task is one KV head of either a tile of prompt rows or a split of a decode row. Tasks are
+// listed in the workspace, prompt tiles longest first so that the threads end together, and run in
+// rounds: the partial states of a round's decode rows fit the workspace, and are merged before the
+// next round.
+#include "ops/attention.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "ops/cpu/attention_kernels.h"
+
+namespace ops {
+namespace {
+
+using cpu::AttentionKernels;
+using cpu::AttentionTile;
+using cpu::KvPages;
+
+// Query-head rows of a prompt tile: packing a block of K and V costs about as much as 8 rows use
+// it, so 192 rows make that 4 %, and their queries and sums (147 KB at D = 128) stay in L2.
+constexpr int32_t kTileHeadRows = 192;
+
+// (row, split) places for partial states: a round of decode work. Enough to spread over any number
+// of threads.
+constexpr int64_t kPartialPlaces = 256;
+
+// One row range of a segment against one key range, for every KV head.
+struct Task {
+  int32_t segment;
+  int32_t row_begin, row_end;  // rows of the segment, [begin, end)
+  int32_t key_begin, key_end;
+  int32_t place;   // where its partial state goes, when its row has several splits
+  int32_t splits;  // decode: of the row, on the task of its first split, else 0; prompt: 1
+  bool partial;
+};
+
+constexpr int64_t align(int64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+// A tile has at least 16 positions, since the keys of a diagonal block are shared by its rows.
+int32_t tile_rows(int32_t group) {
+  return std::max(16, kTileHeadRows / group);
+}
+
+int32_t num_splits(int32_t keys, int32_t page_tokens) {
+  const int32_t split = kDecodeSplitPages * page_tokens;
+  return (keys + split - 1) / split;
+}
+
+int64_t partial_floats(int32_t num_q_heads, int32_t head_dim) {
+  return int64_t{num_q_heads} * (head_dim + cpu::kPartialTail);
+}
+
+// Sizes of one thread's scratch. Words are counted as floats: bf16 pairs need half.
+struct ScratchLayout {
+  int64_t acc, row_max, row_sum, k, v, bytes;  // offsets; q is at 0
+
+  ScratchLayout(int32_t group, int32_t head_dim) {
+    const int64_t rows =
+        (int64_t{tile_rows(group)} * group + cpu::kRowPanel - 1) / cpu::kRowPanel * cpu::kRowPanel;
+    acc = align(rows * head_dim * 4);
+    row_max = acc + align(rows * head_dim * 4);
+    row_sum = row_max + align(rows * 4);
+    k = row_sum + align(rows * cpu::kSumLanes * 4);
+    v = k + align(int64_t{cpu::kKeyBlock} * head_dim * 4);
+    bytes = v + align(int64_t{cpu::kKeyBlock} * head_dim * 4);
+  }
+};
+
+int64_t places_max(const AttentionShape& shape) {
+  const int64_t splits = num_splits(shape.context_max, shape.page_tokens);
+  return std::min(shape.decode_rows_max * splits, std::max(splits, kPartialPlaces));
+}
+
+int64_t workspace_bytes(const AttentionShape& shape) {
+  const ScratchLayout scratch(shape.num_q_heads / shape.num_kv_heads, shape.head_dim);
+  const int64_t places = places_max(shape);
+  return shape.num_threads * scratch.bytes +
+         align((shape.rows_max + places) * static_cast<int64_t>(sizeof(Task))) +
+         places * partial_floats(shape.num_q_heads, shape.head_dim) * 4;
+}
+
+cpu::AttentionTileFn tile_function(const AttentionKernels& kernels, core::DType type) {
+  switch (type) {
+    case core::DType::kBF16:
+      return kernels.tile_bf16;
+    case core::DType::kF16:
+      return kernels.tile_f16;
+    case core::DType::kF32:
+      return kernels.tile_f32;
+    default:
+      break;
+  }
+  CHECK(false, "{} is no KV type", core::info(type).name);
+  return nullptr;
+}
+
+// One call of attention().
+class Run {
+ public:
+  Run(const AttentionKernels& kernels, const AttentionArgs& args, int num_threads)
+      : kernels_(kernels),
+        args_(args),
+        tile_(tile_function(kernels, args.kv.type)),
+        group_(args.num_q_heads / args.kv.num_kv_heads),
+        scratch_(group_, args.kv.head_dim) {
+    CHECK(args.num_q_heads % args.kv.num_kv_heads == 0 && group_ <= 16,
+          "{} query heads, {} KV heads", args.num_q_heads, args.kv.num_kv_heads);
+    CHECK(args.kv.head_dim % 16 == 0 && args.kv.head_dim <= 256, "head dim {}", args.kv.head_dim);
+    CHECK(args.kv.page_tokens == 16 || args.kv.page_tokens == 32 || args.kv.page_tokens == 64,
+          "{} tokens a page", args.kv.page_tokens);
+    place_tasks(num_threads);
+  }
+
+  void run(device::Stream& stream) {
+    const int64_t num_heads = args_.kv.num_kv_heads;
+    list_prompt_tiles();
+    do {
+      const int64_t num_merges = list_decode_splits();
+      stream.pool().parallel_for(num_tasks_ * num_heads, [&](int64_t item, int worker) {
+        run_task(tasks_[item / num_heads], static_cast<int32_t>(item % num_heads), worker);
+      });
+      if (num_merges > 0) {
+        stream.pool().parallel_for(num_tasks_ * num_heads, [&](int64_t item, int) {
+          merge(tasks_[item / num_heads], static_cast<int32_t>(item % num_heads));
+        });
+      }
+      num_tasks_ = 0;
+    } while (segment_ < num_segments());
+  }
+
+ private:
+  int32_t num_segments() const { return static_cast<int32_t>(args_.segments.size()); }
+
+  // Divides the workspace: scratch of each thread, partial states, tasks.
+  void place_tasks(int num_threads) {
+    const int64_t tile = tile_rows(group_);
+    int64_t num_tiles = 0;
+    for (const AttentionSegment& segment : args_.segments) {
+      if (segment.kind == core::RowKind::kPrompt)
+        num_tiles += (segment.row_end - segment.row_begin + tile - 1) / tile;
+    }
+    const int64_t partial_bytes = partial_floats(args_.num_q_heads, args_.kv.head_dim) * 4;
+    const int64_t task_bytes = sizeof(Task);
+    const int64_t left =
+        static_cast<int64_t>(args_.workspace.size()) - num_threads * scratch_.bytes;
+    CHECK(left >= num_tiles * task_bytes, "workspace of {} bytes", args_.workspace.size());
+    CHECK(reinterpret_cast<uintptr_t>(args_.workspace.data()) % 64 == 0);
+    num_places_ = (left - num_tiles * task_bytes) / (partial_bytes + task_bytes);
+    partials_ = reinterpret_cast<float*>(args_.workspace.data() + num_threads * scratch_.bytes);
+    tasks_ = reinterpret_cast<Task*>(reinterpret_cast<std::byte*>(partials_) +
+                                     num_places_ * partial_bytes);
+  }
+
+  void list_prompt_tiles() {
+    const int32_t tile = tile_rows(group_);
+    for (int32_t s = 0; s < num_segments(); ++s) {
+      const AttentionSegment& segment = args_.segments[s];
+      if (segment.kind != core::RowKind::kPrompt) continue;
+      const int32_t rows = segment.row_end - segment.row_begin;
+      for (int32_t row = 0; row < rows; row += tile) {
+        const int32_t row_end = std::min(rows, row + tile);
+        tasks_[num_tasks_++] = Task{.segment = s,
+                                    .row_begin = row,
+                                    .row_end = row_end,
+                                    .key_begin = 0,
+                                    .key_end = segment.position_begin + row_end,
+                                    .place = 0,
+                                    .splits = 1,
+                                    .partial = false};
+      }
+    }
+    std::sort(tasks_, tasks_ + num_tasks_, [](const Task& a, const Task& b) {
+      return int64_t{a.key_end} * (a.row_end - a.row_begin) >
+             int64_t{b.key_end} * (b.row_end - b.row_begin);
+    });
+  }
+
+  // Lists the splits of as many further decode rows as there are places; returns the number of rows
+  // to merge.
+  int64_t list_decode_splits() {
+    const int32_t split = kDecodeSplitPages * args_.kv.page_tokens;
+    int64_t num_merges = 0;
+    int32_t place = 0;
+    for (; segment_ < num_segments(); ++segment_, row_ = 0) {
+      const AttentionSegment& segment = args_.segments[segment_];
+      if (segment.kind != core::RowKind::kDecode) continue;
+      for (; row_ < segment.row_end - segment.row_begin; ++row_) {
+        const int32_t keys = segment.position_begin + row_ + 1;
+        const int32_t splits = num_splits(keys, args_.kv.page_tokens);
+        CHECK(splits <= num_places_, "workspace of {} bytes for a row of {} keys",
+              args_.workspace.size(), keys);
+        if (place + splits > num_places_) return num_merges;
+        num_merges += splits > 1;
+        for (int32_t i = 0; i < splits; ++i) {
+          tasks_[num_tasks_++] = Task{.segment = segment_,
+                                      .row_begin = row_,
+                                      .row_end = row_ + 1,
+                                      .key_begin = i * split,
+                                      .key_end = std::min(keys, (i + 1) * split),
+                                      .place = place++,
+                                      .splits = i == 0 ? splits : 0,
+                                      .partial = splits > 1};
+        }
+      }
+    }
+    return num_merges;
+  }
+
+  float* partial(int64_t place, int32_t kv_head) const {
+    return partials_ +
+           (place * args_.kv.num_kv_heads + kv_head) * partial_floats(group_, args_.kv.head_dim);
+  }
+
+  void run_task(const Task& task, int32_t kv_head, int worker) const {
+    const AttentionSegment& segment = args_.segments[task.segment];
+    const int64_t row = segment.row_begin + task.row_begin;
+    const int64_t head_offset = int64_t{kv_head} * group_ * args_.kv.head_dim;
+    std::byte* scratch = args_.workspace.data() + worker * scratch_.bytes;
+    AttentionTile tile;
+    tile.pages = KvPages{.base = args_.kv.page(0, kv_head),
+                         .frame_stride_bytes = args_.kv.frame_stride_bytes,
+                         .frames = segment.frames,
+                         .page_tokens = args_.kv.page_tokens,
+                         .head_dim = args_.kv.head_dim};
+    tile.key_begin = task.key_begin;
+    tile.key_end = task.key_end;
+    tile.q = args_.q + row * args_.q_stride + head_offset;
+    tile.q_stride = args_.q_stride;
+    tile.rows = task.row_end - task.row_begin;
+    tile.group = group_;
+    tile.position_begin = segment.position_begin + task.row_begin;
+    tile.scale = args_.softmax_scale * 1.44269504088896341f;
+    tile.scratch = {.q = reinterpret_cast<uint32_t*>(scratch),
+                    .acc = reinterpret_cast<float*>(scratch + scratch_.acc),
+                    .row_max = reinterpret_cast<float*>(scratch + scratch_.row_max),
+                    .row_sum = reinterpret_cast<float*>(scratch + scratch_.row_sum),
+                    .k = reinterpret_cast<uint32_t*>(scratch + scratch_.k),
+                    .v = reinterpret_cast<uint32_t*>(scratch + scratch_.v)};
+    tile.out = args_.out + row * args_.out_stride + head_offset;
+    tile.out_stride = args_.out_stride;
+    tile.partial = task.partial ? partial(task.place, kv_head) : nullptr;
+    tile_(tile);
+  }
+
+  void merge(const Task& task, int32_t kv_head) const {
+    if (!task.partial || task.splits == 0) return;
+    const int32_t head_dim = args_.kv.head_dim;
+    const int64_t row = args_.segments[task.segment].row_begin + task.row_begin;
+    float* out = args_.out + row * args_.out_stride + int64_t{kv_head} * group_ * head_dim;
+    for (int32_t g = 0; g < group_; ++g) {
+      kernels_.merge(partial(task.place, kv_head) + g * (head_dim + cpu::kPartialTail),
+                     partial_floats(args_.num_q_heads, head_dim), task.splits, head_dim,
+                     out + g * head_dim);
+    }
+  }
+
+  const AttentionKernels& kernels_;
+  const AttentionArgs& args_;
+  cpu::AttentionTileFn tile_;
+  int32_t group_;  // G
+  ScratchLayout scratch_;
+  float* partials_ = nullptr;  // (places, Hk, G, D + kPartialTail)
+  Task* tasks_ = nullptr;
+  int64_t num_places_ = 0;
+  int64_t num_tasks_ = 0;
+  int32_t segment_ = 0, row_ = 0;  // the next decode row to list
+};
+
+void run_attention(const AttentionKernels& kernels, device::Stream& stream,
+                   const AttentionArgs& args) {
+  if (args.segments.empty()) return;
+  Run(kernels, args, stream.pool().num_threads()).run(stream);
+}
+
+void round_row(const AttentionKernels& kernels, core::DType type, const float* x, int32_t count,
+               std::byte* out) {
+  switch (type) {
+    case core::DType::kBF16:
+      return kernels.round_bf16(x, count, out);
+    case core::DType::kF16:
+      return kernels.round_f16(x, count, out);
+    case core::DType::kF32:
+      std::memcpy(out, x, static_cast<size_t>(count) * sizeof(float));
+      return;
+    default:
+      break;
+  }
+  CHECK(false, "{} is no KV type", core::info(type).name);
+}
+
+void write_row(const AttentionKernels& kernels, const KvWriteArgs& args,
+               const AttentionSegment& segment, int32_t i) {
+  const KvLayer& kv = args.kv;
+  const int64_t row = segment.row_begin + i;
+  const int32_t position = segment.position_begin + i;
+  const int32_t frame = core::index(segment.frames[position / kv.page_tokens]);
+  const int64_t row_bytes = core::row_bytes(kv.type, kv.head_dim);
+  for (int32_t head = 0; head < kv.num_kv_heads; ++head) {
+    std::byte* place = kv.page(frame, head) + position % kv.page_tokens * row_bytes;
+    const int64_t offset = int64_t{head} * kv.head_dim;
+    round_row(kernels, kv.type, args.k + row * args.k_stride + offset, kv.head_dim, place);
+    round_row(kernels, kv.type, args.v + row * args.v_stride + offset, kv.head_dim,
+              place + kv.page_tokens * row_bytes);
+  }
+}
+
+void run_kv_write(const AttentionKernels& kernels, device::Stream& stream,
+                  const KvWriteArgs& args) {
+  // Elements for which waking a thread pays: it writes about 4 a nanosecond, and a wake takes
+  // microseconds.
+  constexpr int64_t kItemElements = 16 * 1024;
+  const int64_t row_elements = 2 * int64_t{args.kv.num_kv_heads} * args.kv.head_dim;
+  const auto item_rows = static_cast<int32_t>(std::max<int64_t>(1, kItemElements / row_elements));
+  for (const AttentionSegment& segment : args.segments) {
+    const int32_t rows = segment.row_end - segment.row_begin;
+    stream.pool().parallel_for((rows + item_rows - 1) / item_rows, [&](int64_t item, int) {
+      const auto begin = static_cast<int32_t>(item) * item_rows;
+      for (int32_t i = begin; i < std::min(rows, begin + item_rows); ++i)
+        write_row(kernels, args, segment, i);
+    });
+  }
+}
+
+}  // namespace
+
+namespace avx2 {
+void kv_write(device::Stream& stream, const KvWriteArgs& args) {
+  run_kv_write(cpu::kAttentionAvx2, stream, args);
+}
+void attention(device::Stream& stream, const AttentionArgs& args) {
+  run_attention(cpu::kAttentionAvx2, stream, args);
+}
+int64_t attention_workspace_bytes(const AttentionShape& shape) {
+  return workspace_bytes(shape);
+}
+}  // namespace avx2
+
+namespace avx512 {
+void kv_write(device::Stream& stream, const KvWriteArgs& args) {
+  run_kv_write(cpu::kAttentionAvx512, stream, args);
+}
+void attention(device::Stream& stream, const AttentionArgs& args) {
+  run_attention(cpu::kAttentionAvx512, stream, args);
+}
+int64_t attention_workspace_bytes(const AttentionShape& shape) {
+  return workspace_bytes(shape);
+}
+}  // namespace avx512
+
+}  // namespace ops

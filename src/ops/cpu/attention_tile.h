@@ -1,0 +1,294 @@
+// The attention tile, written once over a description `Isa` of an instruction set: see
+// docs/ops/attention.md.
+//
+// For each block of 64 keys, K is packed transposed and V by pairs of keys, once for all rows of
+// the tile; then each panel of 6 rows takes scores (lanes = keys), a step of the online softmax and
+// the product with V (lanes = channels). `Isa` and `Kv` live in unnamed namespaces, so each
+// translation unit has instances of its own.
+//
+// Isa: kLanes, kScoreVectors and kOutVectors (vectors of a register tile's width), F, and the
+// functions used below. Kv: kPair (elements of one 32-bit word: 2 for bf16 dot products, 1 for
+// f32), multiply_add, load_words, load_value_words, store_query, store_probabilities.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "ops/cpu/attention_kernels.h"
+
+namespace ops::cpu {
+namespace {
+
+template <class Isa, class Kv>
+struct TileKernel {
+  using F = typename Isa::F;
+  static constexpr int kLanes = Isa::kLanes;
+  static constexpr int kVectors = kKeyBlock / kLanes;   // of a row's scores
+  static constexpr int kPairs = kKeyBlock / Kv::kPair;  // words of a row's probabilities
+
+  struct Panel {
+    alignas(64) float scores[kRowPanel * kKeyBlock];
+    alignas(64) uint32_t probabilities[kRowPanel * kPairs];
+    float correction[kRowPanel];
+  };
+
+  static const std::byte* page_of(const KvPages& pages, int32_t key) {
+    int64_t frame = static_cast<int64_t>(pages.frames[key / pages.page_tokens]);
+    return pages.base + frame * pages.frame_stride_bytes;
+  }
+
+  static void run(const AttentionTile& tile) {
+    const int32_t num_rows = tile.rows * tile.group;
+    pack_q(tile, num_rows);
+    for (int32_t key = tile.key_begin; key < tile.key_end; key += kKeyBlock) {
+      const int32_t num_keys = tile.key_end - key < kKeyBlock ? tile.key_end - key : kKeyBlock;
+      pack_k(tile, key, num_keys);
+      pack_v(tile, key, num_keys);
+      for (int32_t row = 0; row < num_rows; row += kRowPanel) {
+        // Keys beyond the panel's last row add exact zeros: leaving them out changes no bit.
+        const int32_t visible = position_of(tile, row + kRowPanel - 1) + 1 - key;
+        if (visible <= 0) continue;
+        Panel panel;
+        const int32_t keys = visible < num_keys ? visible : num_keys;
+        score(tile, row, keys, panel);
+        for (int i = 0; i < kRowPanel; ++i) soften(tile, row + i, key, i, panel);
+        accumulate(tile, row, keys, panel);
+      }
+    }
+    if (tile.partial != nullptr) {
+      store_partial(tile);
+    } else {
+      store_out(tile);
+    }
+  }
+
+  // Padding rows repeat the last row's position.
+  static int32_t position_of(const AttentionTile& tile, int32_t row) {
+    const int32_t r = row / tile.group;
+    return tile.position_begin + (r < tile.rows ? r : tile.rows - 1);
+  }
+
+  // Panels of [word][6 rows], scaled; padding rows are zero.
+  static void pack_q(const AttentionTile& tile, int32_t num_rows) {
+    const int32_t words = tile.pages.head_dim / Kv::kPair;
+    const int32_t num_padded = (num_rows + kRowPanel - 1) / kRowPanel * kRowPanel;
+    alignas(64) uint32_t line[256];
+    for (int32_t row = 0; row < num_padded; ++row) {
+      uint32_t* panel =
+          tile.scratch.q + int64_t{row / kRowPanel} * kRowPanel * words + row % kRowPanel;
+      if (row < num_rows) {
+        const float* q =
+            tile.q + row / tile.group * tile.q_stride + row % tile.group * tile.pages.head_dim;
+        Kv::store_query(q, tile.pages.head_dim, tile.scale, line);
+        for (int32_t s = 0; s < words; ++s) panel[s * kRowPanel] = line[s];
+      } else {
+        for (int32_t s = 0; s < words; ++s) panel[s * kRowPanel] = 0;
+      }
+      tile.scratch.row_max[row] = -std::numeric_limits<float>::infinity();
+      for (int i = 0; i < kSumLanes; ++i) tile.scratch.row_sum[row * kSumLanes + i] = 0.0f;
+      float* acc = tile.scratch.acc + int64_t{row} * tile.pages.head_dim;
+      for (int32_t c = 0; c < tile.pages.head_dim; ++c) acc[c] = 0.0f;
+    }
+  }
+
+  // k[word][key]: transposes kLanes x kLanes words at a time. Groups of keys that no row sees are
+  // left as they are.
+  static void pack_k(const AttentionTile& tile, int32_t key, int32_t num_keys) {
+    const KvPages& pages = tile.pages;
+    const int32_t words = pages.head_dim / Kv::kPair;
+    for (int32_t group = 0; group < num_keys; group += kLanes) {
+      const std::byte* page = page_of(pages, key + group);
+      const std::byte* rows =
+          page + int64_t{(key + group) % pages.page_tokens} * pages.head_dim * Kv::kBytes;
+      for (int32_t s = 0; s < words; s += kLanes) {
+        const int32_t count = words - s < kLanes ? words - s : kLanes;
+        typename Isa::I block[kLanes];
+        for (int i = 0; i < kLanes; ++i) {
+          block[i] = Kv::load_words(rows + int64_t{i} * pages.head_dim * Kv::kBytes, s, count);
+        }
+        Isa::transpose(block);
+        uint32_t* out = tile.scratch.k + s * kKeyBlock + group;
+        for (int i = 0; i < count; ++i) Isa::store_words(out + i * kKeyBlock, block[i]);
+      }
+    }
+  }
+
+  // v[pair of keys][channel]; keys beyond num_keys are zero, whatever their page holds.
+  static void pack_v(const AttentionTile& tile, int32_t key, int32_t num_keys) {
+    const KvPages& pages = tile.pages;
+    const int64_t row_bytes = int64_t{pages.head_dim} * Kv::kBytes;
+    for (int32_t k = 0; k < num_keys; k += Kv::kPair) {
+      const std::byte* values = page_of(pages, key + k) + pages.page_tokens * row_bytes;
+      const std::byte* first = values + (key + k) % pages.page_tokens * row_bytes;
+      const std::byte* second = k + Kv::kPair <= num_keys ? first + row_bytes : nullptr;
+      uint32_t* out = tile.scratch.v + int64_t{k / Kv::kPair} * pages.head_dim;
+      for (int32_t c = 0; c < pages.head_dim; c += kLanes) {
+        Isa::store_words(out + c, Kv::load_value_words(first, second, c));
+      }
+    }
+  }
+
+  // panel.scores[row][key] for vectors of keys that hold a visible one.
+  static void score(const AttentionTile& tile, int32_t row, int32_t keys, Panel& panel) {
+    const int32_t words = tile.pages.head_dim / Kv::kPair;
+    const uint32_t* q = tile.scratch.q + int64_t{row} * words;
+    int32_t vectors = (keys + kLanes - 1) / kLanes;
+    int32_t first = 0;
+    for (; vectors - first >= Isa::kScoreVectors; first += Isa::kScoreVectors) {
+      score_vectors<Isa::kScoreVectors>(q, tile.scratch.k + first * kLanes, words,
+                                        panel.scores + first * kLanes);
+    }
+    for (; first < vectors; ++first) {
+      score_vectors<1>(q, tile.scratch.k + first * kLanes, words, panel.scores + first * kLanes);
+    }
+    for (; first < kVectors; ++first) {
+      for (int i = 0; i < kRowPanel; ++i) {
+        Isa::store(panel.scores + i * kKeyBlock + first * kLanes,
+                   Isa::set1(-std::numeric_limits<float>::infinity()));
+      }
+    }
+  }
+
+  template <int kN>
+  static void score_vectors(const uint32_t* q, const uint32_t* k, int32_t words, float* scores) {
+    F acc[kRowPanel][kN];
+    for (int i = 0; i < kRowPanel; ++i) {
+      for (int j = 0; j < kN; ++j) acc[i][j] = Isa::zero();
+    }
+    for (int32_t s = 0; s < words; ++s) {
+      multiply_panel<kN>(q + s * kRowPanel, 1, k + s * kKeyBlock, acc);
+    }
+    for (int i = 0; i < kRowPanel; ++i) {
+      for (int j = 0; j < kN; ++j) Isa::store(scores + i * kKeyBlock + j * kLanes, acc[i][j]);
+    }
+  }
+
+  // acc[i][j] += a[i] * b[j], a one word a row and b kN vectors of words.
+  template <int kN>
+  static inline __attribute__((always_inline)) void multiply_panel(const uint32_t* a, int stride,
+                                                                   const uint32_t* b,
+                                                                   F (&acc)[kRowPanel][kN]) {
+    typename Isa::I columns[kN];
+    for (int j = 0; j < kN; ++j) columns[j] = Isa::load_words(b + j * kLanes);
+    for (int i = 0; i < kRowPanel; ++i) {
+      const typename Isa::I word = Isa::broadcast_word(a + i * stride);
+      for (int j = 0; j < kN; ++j) acc[i][j] = Kv::multiply_add(acc[i][j], word, columns[j]);
+    }
+  }
+
+  // One online softmax step of one row: scores become probabilities relative to the row's maximum
+  // so far.
+  static void soften(const AttentionTile& tile, int32_t row, int32_t key, int i, Panel& panel) {
+    float* scores = panel.scores + i * kKeyBlock;
+    const int32_t visible = position_of(tile, row) + 1 - key;
+    F x[kVectors];
+    for (int j = 0; j < kVectors; ++j) x[j] = Isa::load(scores + j * kLanes);
+    if (visible < kKeyBlock) {
+      for (int j = 0; j < kVectors; ++j) x[j] = Isa::keep_first(x[j], visible - j * kLanes);
+    }
+    F max = x[0];
+    for (int j = 1; j < kVectors; ++j) max = Isa::max(max, x[j]);
+    float& row_max = tile.scratch.row_max[row];
+    panel.correction[i] = 1.0f;
+    if (Isa::any_greater(max, Isa::set1(row_max))) {
+      const float raised = Isa::reduce_max(max);
+      panel.correction[i] = Isa::first(Isa::exp2(Isa::set1(row_max - raised)));
+      row_max = raised;
+    }
+    const F offset = Isa::set1(row_max);
+    for (int j = 0; j < kVectors; ++j) x[j] = Isa::exp2(Isa::sub(x[j], offset));
+    float* row_sum = tile.scratch.row_sum + int64_t{row} * kSumLanes;
+    F sum = Isa::mul(Isa::load(row_sum), Isa::set1(panel.correction[i]));
+    for (int j = 0; j < kVectors; j += 2) sum = Isa::add(sum, Isa::add(x[j], x[j + 1]));
+    Isa::store(row_sum, sum);
+    Kv::store_probabilities(x, panel.probabilities + i * kPairs);
+  }
+
+  // acc[row] = acc[row] * correction + probabilities * V.
+  static void accumulate(const AttentionTile& tile, int32_t row, int32_t keys, const Panel& panel) {
+    const int32_t head_dim = tile.pages.head_dim;
+    const int32_t steps = (keys + Kv::kPair - 1) / Kv::kPair;
+    float* acc = tile.scratch.acc + int64_t{row} * head_dim;
+    int32_t c = 0;
+    for (; c + Isa::kOutVectors * kLanes <= head_dim; c += Isa::kOutVectors * kLanes) {
+      accumulate_vectors<Isa::kOutVectors>(tile.scratch.v + c, head_dim, steps, panel, acc + c);
+    }
+    for (; c < head_dim; c += kLanes) {
+      accumulate_vectors<1>(tile.scratch.v + c, head_dim, steps, panel, acc + c);
+    }
+  }
+
+  template <int kN>
+  static void accumulate_vectors(const uint32_t* v, int32_t head_dim, int32_t steps,
+                                 const Panel& panel, float* out) {
+    F acc[kRowPanel][kN];
+    for (int i = 0; i < kRowPanel; ++i) {
+      const F correction = Isa::set1(panel.correction[i]);
+      for (int j = 0; j < kN; ++j)
+        acc[i][j] = Isa::mul(Isa::load(out + i * head_dim + j * kLanes), correction);
+    }
+    for (int32_t s = 0; s < steps; ++s) {
+      multiply_panel<kN>(panel.probabilities + s, kPairs, v + int64_t{s} * head_dim, acc);
+    }
+    for (int i = 0; i < kRowPanel; ++i) {
+      for (int j = 0; j < kN; ++j) Isa::store(out + i * head_dim + j * kLanes, acc[i][j]);
+    }
+  }
+
+  static float sum_of(const AttentionTile& tile, int32_t row) {
+    return Isa::reduce_add(Isa::load(tile.scratch.row_sum + int64_t{row} * kSumLanes));
+  }
+
+  static void store_out(const AttentionTile& tile) {
+    const int32_t head_dim = tile.pages.head_dim;
+    for (int32_t row = 0; row < tile.rows * tile.group; ++row) {
+      const float* acc = tile.scratch.acc + int64_t{row} * head_dim;
+      float* out = tile.out + row / tile.group * tile.out_stride + row % tile.group * head_dim;
+      const F scale = Isa::set1(1.0f / sum_of(tile, row));
+      for (int32_t c = 0; c < head_dim; c += kLanes) {
+        // Adding zero makes -0 and +0 one: whether a sum of zeros is negative may depend on the
+        // tile.
+        Isa::store(out + c, Isa::add(Isa::mul(Isa::load(acc + c), scale), Isa::zero()));
+      }
+    }
+  }
+
+  static void store_partial(const AttentionTile& tile) {
+    const int32_t head_dim = tile.pages.head_dim;
+    for (int32_t row = 0; row < tile.group; ++row) {
+      const float* acc = tile.scratch.acc + int64_t{row} * head_dim;
+      float* out = tile.partial + int64_t{row} * (head_dim + kPartialTail);
+      for (int32_t c = 0; c < head_dim; c += kLanes) Isa::store(out + c, Isa::load(acc + c));
+      out[head_dim] = tile.scratch.row_max[row];
+      out[head_dim + 1] = sum_of(tile, row);
+    }
+  }
+};
+
+template <class Isa>
+void merge_partials(const float* partials, int64_t stride, int32_t num_partials, int32_t head_dim,
+                    float* out) {
+  using F = typename Isa::F;
+  float max = partials[head_dim];
+  for (int32_t i = 1; i < num_partials; ++i) {
+    const float other = partials[i * stride + head_dim];
+    max = other > max ? other : max;
+  }
+  float sum = 0.0f;
+  for (int32_t c = 0; c < head_dim; c += Isa::kLanes) Isa::store(out + c, Isa::zero());
+  for (int32_t i = 0; i < num_partials; ++i) {
+    const float* state = partials + i * stride;
+    const F weight = Isa::exp2(Isa::set1(state[head_dim] - max));
+    sum += state[head_dim + 1] * Isa::first(weight);
+    for (int32_t c = 0; c < head_dim; c += Isa::kLanes) {
+      Isa::store(out + c, Isa::add(Isa::load(out + c), Isa::mul(Isa::load(state + c), weight)));
+    }
+  }
+  const F scale = Isa::set1(1.0f / sum);
+  for (int32_t c = 0; c < head_dim; c += Isa::kLanes)
+    Isa::store(out + c, Isa::mul(Isa::load(out + c), scale));
+}
+
+}  // namespace
+}  // namespace ops::cpu

@@ -1,0 +1,181 @@
+// Attention for AVX2 and FMA: pages of every type are converted to float as they are packed.
+//
+// Compiled with AVX2 flags: includes plain headers only (see ops/cpu/attention_kernels.h).
+#include <immintrin.h>
+
+#include "ops/cpu/attention_kernels.h"
+#include "ops/cpu/attention_tile.h"
+
+namespace ops::cpu {
+namespace {
+
+struct Avx2 {
+  using F = __m256;
+  using I = __m256i;
+  static constexpr int kLanes = 8;
+  // 6 rows x 2 vectors are 12 of 16 registers.
+  static constexpr int kScoreVectors = 2;
+  static constexpr int kOutVectors = 2;
+
+  static F zero() { return _mm256_setzero_ps(); }
+  static F set1(float x) { return _mm256_set1_ps(x); }
+  static F load(const float* x) { return _mm256_loadu_ps(x); }
+  static void store(float* x, F y) { _mm256_storeu_ps(x, y); }
+  static F add(F a, F b) { return _mm256_add_ps(a, b); }
+  static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
+  static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+  static F max(F a, F b) { return _mm256_max_ps(a, b); }
+  static float first(F x) { return _mm256_cvtss_f32(x); }
+  static float reduce_max(F x) {
+    __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    y = _mm_max_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+  }
+  static float reduce_add(F x) {
+    __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+  }
+  static bool any_greater(F a, F b) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0;
+  }
+  static F keep_first(F x, int count) {
+    const I lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const I keep = _mm256_cmpgt_epi32(_mm256_set1_epi32(count), lanes);
+    return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), x, _mm256_castsi256_ps(keep));
+  }
+
+  // 2^x with relative error 1e-7; exactly 0 below -126, so that masked keys weigh nothing. NaN
+  // stays NaN.
+  static F exp2(F x) {
+    const F smallest = _mm256_set1_ps(-126.0f);
+    const F zero_lanes = _mm256_cmp_ps(x, smallest, _CMP_LT_OQ);
+    x = _mm256_max_ps(smallest, x);
+    const F n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const F f = _mm256_sub_ps(x, n);
+    F y = _mm256_set1_ps(0.0013276472454890609f);
+    y = _mm256_fmadd_ps(y, f, _mm256_set1_ps(0.009675540961325169f));
+    y = _mm256_fmadd_ps(y, f, _mm256_set1_ps(0.05550713092088699f));
+    y = _mm256_fmadd_ps(y, f, _mm256_set1_ps(0.24022120237350464f));
+    y = _mm256_fmadd_ps(y, f, _mm256_set1_ps(0.6931469440460205f));
+    y = _mm256_fmadd_ps(y, f, _mm256_set1_ps(1.0f));
+    const I power =
+        _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    return _mm256_andnot_ps(zero_lanes, _mm256_mul_ps(y, _mm256_castsi256_ps(power)));
+  }
+
+  static I load_words(const uint32_t* x) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+  }
+  static void store_words(uint32_t* x, I y) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(x), y);
+  }
+  static I broadcast_word(const uint32_t* x) {
+    return _mm256_castps_si256(_mm256_broadcast_ss(reinterpret_cast<const float*>(x)));
+  }
+
+  // rows[i][j] = rows[j][i]: pairs, quadruples, then 128-bit halves change places.
+  static void transpose(I (&rows)[8]) {
+    I t[8];
+    for (int i = 0; i < 8; i += 2) {
+      t[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
+      t[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+      rows[i] = _mm256_unpacklo_epi64(t[i], t[i + 2]);
+      rows[i + 1] = _mm256_unpackhi_epi64(t[i], t[i + 2]);
+      rows[i + 2] = _mm256_unpacklo_epi64(t[i + 1], t[i + 3]);
+      rows[i + 3] = _mm256_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    for (int i = 0; i < 4; ++i) {
+      t[i] = _mm256_permute2x128_si256(rows[i], rows[i + 4], 0x20);
+      t[i + 4] = _mm256_permute2x128_si256(rows[i], rows[i + 4], 0x31);
+    }
+    for (int i = 0; i < 8; ++i) rows[i] = t[i];
+  }
+};
+
+// Words are floats, read from pages of `Page`'s type.
+template <class Page>
+struct FloatPages {
+  using F = __m256;
+  using I = __m256i;
+  static constexpr int kPair = 1;
+  static constexpr int kBytes = Page::kBytes;
+
+  static F multiply_add(F acc, I a, I b) {
+    return _mm256_fmadd_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), acc);
+  }
+  static I load_words(const std::byte* row, int32_t word, int32_t) {
+    return Page::load(row + int64_t{word} * kBytes);
+  }
+  static I load_value_words(const std::byte* first, const std::byte*, int32_t channel) {
+    return Page::load(first + int64_t{channel} * kBytes);
+  }
+  static void store_query(const float* q, int32_t head_dim, float scale, uint32_t* out) {
+    for (int32_t c = 0; c < head_dim; c += 8) {
+      Avx2::store_words(out + c, _mm256_castps_si256(
+                                     _mm256_mul_ps(_mm256_loadu_ps(q + c), _mm256_set1_ps(scale))));
+    }
+  }
+  static void store_probabilities(const F (&x)[8], uint32_t* out) {
+    for (int j = 0; j < 8; ++j) Avx2::store_words(out + j * 8, _mm256_castps_si256(x[j]));
+  }
+};
+
+struct Bf16 {
+  static constexpr int kBytes = 2;
+  static __m256i load(const std::byte* x) {
+    return _mm256_slli_epi32(
+        _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))), 16);
+  }
+};
+struct F16 {
+  static constexpr int kBytes = 2;
+  static __m256i load(const std::byte* x) {
+    return _mm256_castps_si256(
+        _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))));
+  }
+};
+struct F32 {
+  static constexpr int kBytes = 4;
+  static __m256i load(const std::byte* x) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+  }
+};
+
+void round_bf16(const float* x, int64_t count, std::byte* out) {
+  for (int64_t i = 0; i < count; i += 8) {
+    const __m256 value = _mm256_loadu_ps(x + i);
+    const __m256i bits = _mm256_castps_si256(value);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256 nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    rounded = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(nan));
+    const __m256i high = _mm256_srli_epi32(rounded, 16);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(high, high), 0x08);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i * 2), _mm256_castsi256_si128(packed));
+  }
+}
+
+void round_f16(const float* x, int64_t count, std::byte* out) {
+  for (int64_t i = 0; i < count; i += 8) {
+    _mm_storeu_si128(
+        reinterpret_cast<__m128i*>(out + i * 2),
+        _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+}
+
+}  // namespace
+
+const AttentionKernels kAttentionAvx2 = {
+    .tile_bf16 = TileKernel<Avx2, FloatPages<Bf16>>::run,
+    .tile_f16 = TileKernel<Avx2, FloatPages<F16>>::run,
+    .tile_f32 = TileKernel<Avx2, FloatPages<F32>>::run,
+    .merge = merge_partials<Avx2>,
+    .round_bf16 = round_bf16,
+    .round_f16 = round_f16,
+};
+
+}  // namespace ops::cpu

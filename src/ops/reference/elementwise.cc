@@ -1,0 +1,51 @@
+// The small ops as their definitions read, in double.
+#include "ops/elementwise.h"
+
+#include <cmath>
+
+namespace ops::reference {
+
+void rms_norm(device::Stream&, const RmsNormArgs& args) {
+  for (int64_t row = 0; row < args.rows; ++row) {
+    for (int64_t group = 0; group < args.num_groups; ++group) {
+      const float* x = args.x + row * args.x_stride + group * args.width;
+      float* y = args.y + row * args.y_stride + group * args.width;
+      double squares = 0.0;
+      for (int64_t i = 0; i < args.width; ++i) squares += double{x[i]} * x[i];
+      const double scale =
+          1.0 / std::sqrt(squares / static_cast<double>(args.width) + double{args.eps});
+      for (int64_t i = 0; i < args.width; ++i)
+        y[i] = static_cast<float>(x[i] * scale * args.weight[i]);
+    }
+  }
+}
+
+void rope(device::Stream&, const RopeArgs& args) {
+  const int32_t half = args.head_dim / 2;
+  for (int64_t row = 0; row < args.rows; ++row) {
+    for (int32_t head = 0; head < args.num_heads; ++head) {
+      float* x = args.x + row * args.x_stride + int64_t{head} * args.head_dim;
+      for (int32_t i = 0; i < half; ++i) {
+        const double angle = double{args.inverse_frequencies[static_cast<size_t>(i)]} *
+                             args.positions[static_cast<size_t>(row)];
+        const double cosine = std::cos(angle) * double{args.magnitude};
+        const double sine = std::sin(angle) * double{args.magnitude};
+        const double first = x[i], second = x[i + half];
+        x[i] = static_cast<float>(first * cosine - second * sine);
+        x[i + half] = static_cast<float>(second * cosine + first * sine);
+      }
+    }
+  }
+}
+
+void swiglu(device::Stream&, const SwiGluArgs& args) {
+  for (int64_t row = 0; row < args.rows; ++row) {
+    for (int64_t i = 0; i < args.width; ++i) {
+      const double gate = args.gate[row * args.stride + i];
+      const double up = args.up[row * args.stride + i];
+      args.out[row * args.out_stride + i] = static_cast<float>(gate / (1.0 + std::exp(-gate)) * up);
+    }
+  }
+}
+
+}  // namespace ops::reference
