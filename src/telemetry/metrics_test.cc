@@ -1,0 +1,106 @@
+// The page is text that scrapers parse: checks names, labels, values and cumulative buckets on an
+// example, and that every request interval lands in the histogram it belongs to.
+#include "telemetry/metrics.h"
+
+#include <gtest/gtest.h>
+
+namespace telemetry {
+namespace {
+
+bool has_line(const std::string& page, const std::string& line) {
+  return ("\n" + page).find("\n" + line + "\n") != std::string::npos;
+}
+
+std::string label(const std::string& more = "") {
+  return "{engine=\"0\",model_name=\"m\"" + more + "}";
+}
+
+TEST(Metrics, SnapshotBecomesGaugesAndCounters) {
+  core::EngineSnapshot snapshot;
+  snapshot.requests_running = 3;
+  snapshot.requests_waiting = 5;
+  snapshot.blocks_total = 8;
+  snapshot.blocks_in_use = 2;
+  snapshot.prefix_cache_queries = 1000;
+  snapshot.prefix_cache_hits = 250;
+  snapshot.preemptions = 4;
+  snapshot.prompt_tokens = 12345678901;
+  snapshot.generated_tokens = 77;
+  const std::string page =
+      Metrics("m", {.block_tokens = 32, .num_blocks = 8, .dtype = "bf16"}, 100).render(snapshot);
+  EXPECT_TRUE(has_line(page, "# TYPE vllm:num_requests_running gauge"));
+  EXPECT_TRUE(has_line(page, "vllm:num_requests_running" + label() + " 3"));
+  EXPECT_TRUE(has_line(page, "vllm:num_requests_waiting" + label() + " 5"));
+  EXPECT_TRUE(has_line(page, "vllm:kv_cache_usage_perc" + label() + " 0.25"));
+  EXPECT_TRUE(has_line(page, "vllm:prefix_cache_queries_total" + label() + " 1000"));
+  EXPECT_TRUE(has_line(page, "vllm:prefix_cache_hits_total" + label() + " 250"));
+  EXPECT_TRUE(has_line(page, "vllm:num_preemptions_total" + label() + " 4"));
+  EXPECT_TRUE(has_line(page, "vllm:prompt_tokens_total" + label() + " 12345678901"));
+  EXPECT_TRUE(has_line(page, "vllm:generation_tokens_total" + label() + " 77"));
+  EXPECT_TRUE(
+      has_line(page, "vllm:cache_config_info" +
+                         label(",block_size=\"32\",num_gpu_blocks=\"8\",num_cpu_blocks=\"0\","
+                               "cache_dtype=\"bf16\"") +
+                         " 1"))
+      << page;
+}
+
+TEST(Metrics, FinishedRequestsFillTheHistograms) {
+  Metrics metrics("m", {}, 1000);
+  FinishedRequest r{.reason = core::FinishReason::kLength,
+                    .prompt_tokens = 100,
+                    .generated_tokens = 3,
+                    .max_tokens = 3,
+                    .arrival_us = 1'000'000,
+                    .scheduled_us = 1'500'000,
+                    .first_token_us = 3'000'000,
+                    .last_token_us = 3'400'000,
+                    .finished_us = 3'400'000};
+  metrics.on_finished(r);
+  metrics.on_token_gap(200'000);
+  const std::string page = metrics.render({});
+  EXPECT_TRUE(has_line(page, "vllm:time_to_first_token_seconds_sum" + label() + " 2"));
+  EXPECT_TRUE(
+      has_line(page, "vllm:time_to_first_token_seconds_bucket" + label(",le=\"1\"") + " 0"));
+  EXPECT_TRUE(
+      has_line(page, "vllm:time_to_first_token_seconds_bucket" + label(",le=\"2.5\"") + " 1"));
+  EXPECT_TRUE(
+      has_line(page, "vllm:time_to_first_token_seconds_bucket" + label(",le=\"+Inf\"") + " 1"));
+  EXPECT_TRUE(has_line(page, "vllm:request_queue_time_seconds_sum" + label() + " 0.5"));
+  EXPECT_TRUE(has_line(page, "vllm:request_prefill_time_seconds_sum" + label() + " 1.5"));
+  EXPECT_TRUE(
+      has_line(page, "vllm:request_decode_time_seconds_bucket" + label(",le=\"0.5\"") + " 1"));
+  EXPECT_TRUE(has_line(page, "vllm:request_time_per_output_token_seconds_sum" + label() + " 0.2"));
+  EXPECT_TRUE(has_line(page, "vllm:inter_token_latency_seconds_sum" + label() + " 0.2"));
+  EXPECT_TRUE(has_line(page, "vllm:request_prompt_tokens_bucket" + label(",le=\"50\"") + " 0"));
+  EXPECT_TRUE(has_line(page, "vllm:request_prompt_tokens_bucket" + label(",le=\"100\"") + " 1"));
+  EXPECT_TRUE(
+      has_line(page, "vllm:request_success_total" + label(",finished_reason=\"length\"") + " 1"));
+  EXPECT_TRUE(
+      has_line(page, "vllm:request_success_total" + label(",finished_reason=\"stop\"") + " 0"));
+}
+
+TEST(Metrics, RequestThatNeverRanCountsNoIntervals) {
+  Metrics metrics("m", {}, 1000);
+  metrics.on_finished({.reason = core::FinishReason::kAbort, .arrival_us = 1, .finished_us = 2});
+  const std::string page = metrics.render({});
+  EXPECT_TRUE(has_line(page, "vllm:request_queue_time_seconds_count" + label() + " 0"));
+  EXPECT_TRUE(has_line(page, "vllm:e2e_request_latency_seconds_count" + label() + " 1"));
+  EXPECT_TRUE(
+      has_line(page, "vllm:request_success_total" + label(",finished_reason=\"abort\"") + " 1"));
+}
+
+TEST(Metrics, HttpAnswersHaveBoundedLabels) {
+  Metrics metrics("m\"\\\n", {}, 10);
+  metrics.on_answer("POST", "/v1/completions", 200, 1000);
+  metrics.on_answer("EVIL\"METHOD", "", 404, 1000);
+  const std::string page = metrics.render({});
+  EXPECT_NE(page.find("method=\"POST\",handler=\"/v1/completions\",status=\"200\"} 1"),
+            std::string::npos);
+  EXPECT_NE(page.find("method=\"other\",handler=\"none\",status=\"404\"} 1"), std::string::npos);
+  EXPECT_NE(page.find("model_name=\"m\\\"\\\\\\n\""), std::string::npos)
+      << "label values are escaped";
+}
+
+}  // namespace
+}  // namespace telemetry
