@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Asks a running server one question about a document and prints the answer as it comes, then how fast it came.
+
+    tools/ask.py URL DOCUMENT QUESTION            as a chat
+    tools/ask.py URL --needle NEEDLES.jsonl       a planted fact and its question, as a plain completion (for base models)
+
+Speaks the OpenAI protocol with the standard library alone, so it is also a small example of a client.
+"""
+
+import argparse
+import http.client
+import json
+import sys
+import time
+import urllib.parse
+
+TIMEOUT_S = 600
+
+
+def request(url, method, path, body=None):
+    parts = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_S)
+    payload = None if body is None else json.dumps(body).encode()
+    connection.request(method, path, payload, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    if response.status != 200:
+        sys.exit(f"ask: {method} {path} answered {response.status}: {response.read(2000).decode(errors='replace')}")
+    return response
+
+
+def events(response):
+    """The JSON of each server-sent event, up to [DONE]."""
+    for line in response:
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            return
+        yield json.loads(data)
+    sys.exit("ask: the stream ended before [DONE]; the server's log says why")
+
+
+def text_of(event):
+    if "error" in event:
+        sys.exit(f"ask: the server reported an error: {event['error']}")
+    if not event["choices"]:
+        return ""
+    choice = event["choices"][0]
+    return choice["text"] if "text" in choice else choice["delta"].get("content") or ""
+
+
+def ask(url, path, body):
+    """Streams the answer to standard output; returns it with the usage and the times to the first and last token."""
+    started = time.monotonic()
+    answer, usage, first, last = "", {}, None, None
+    body |= {"stream": True, "stream_options": {"include_usage": True}, "temperature": 0}
+    for event in events(request(url, "POST", path, body)):
+        usage = event.get("usage") or usage
+        text = text_of(event)
+        if text:
+            last = time.monotonic() - started
+            first = first or last
+            answer += text
+            print(text, end="", flush=True)
+    print()
+    return answer, usage, first, last
+
+
+def report(usage, first, last):
+    prompt, generated = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+    print(f"prompt {prompt} tokens, first token after {first:.2f} s ({prompt / first:.0f} tokens/s)")
+    if generated > 1 and last > first:
+        print(f"answer {generated} tokens, {(generated - 1) / (last - first):.1f} tokens/s after the first")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url")
+    parser.add_argument("document", nargs="?")
+    parser.add_argument("question", nargs="?")
+    parser.add_argument("--needle", metavar="FILE", help="a file of tests/data/needles; its first document is asked")
+    parser.add_argument("--expect", help="what the answer should hold; said if it does not")
+    arguments = parser.parse_args()
+    model = json.load(request(arguments.url, "GET", "/v1/models"))["data"][0]["id"]
+    if arguments.needle:
+        with open(arguments.needle, encoding="utf-8") as lines:
+            document = json.loads(next(lines))
+        item = next(item for item in document["items"] if item["kind"] == "secret")
+        source, characters, question = arguments.needle, len(document["context"]), item["question"]
+        arguments.expect = item["answer"].strip()
+        path = "/v1/completions"
+        body = {"prompt": document["context"] + "\n" + question, "max_tokens": 24, "stop": ["\n"]}
+    elif arguments.document and arguments.question:
+        source, question = arguments.document, arguments.question
+        with open(source, encoding="utf-8") as file:
+            text = file.read()
+        characters = len(text)
+        path = "/v1/chat/completions"
+        content = f"Read this document.\n\n{text}\n\nQuestion: {question}"
+        body = {"messages": [{"role": "user", "content": content}], "max_tokens": 64}
+    else:
+        parser.error("give a document and a question, or --needle")
+    print(f"document: {source}, {characters} characters")
+    print(f"question: {question}")
+    print("answer:   ", end="", flush=True)
+    answer, usage, first, last = ask(arguments.url, path, body | {"model": model})
+    if first is None:
+        sys.exit("ask: the answer is empty")
+    report(usage, first, last)
+    if arguments.expect and arguments.expect not in answer:
+        print(f"(The document says: {arguments.expect}. A small model is not always right.)")
+
+
+if __name__ == "__main__":
+    main()
