@@ -256,11 +256,12 @@ TEST(GgufTokenizer, ByteLevelBpe) {
 
 TEST(GgufTokenizer, Llama3VocabulariesTakeWholePiecesAndStartWithBos) {
   GgufTestFile f = tiny_gguf();
-  f.set("tokenizer.ggml.pre", "llama-bpe");
+  f.set("tokenizer.ggml.pre", "llama-v3");
   f.set("tokenizer.chat_template", "{{ bos_token }}");
   std::string bytes = f.build();
   auto model = read(bytes);
   ASSERT_TRUE(model.ok()) << model.error().message;
+  EXPECT_EQ((*model)->tokenizer.pre, "llama-bpe");
   EXPECT_TRUE((*model)->tokenizer.ignore_merges);
   EXPECT_TRUE((*model)->tokenizer.add_bos);
   EXPECT_EQ((*model)->tokenizer.chat_template, "{{ bos_token }}");

@@ -16,11 +16,9 @@ using core::TokenId;
 using core::TokenizerData;
 using core::TokenKind;
 
-// Pre-tokenizers whose vocabularies take a piece that is a token whole, and start every text with
-// bos unless told otherwise.
-constexpr std::string_view kLlama3Family[] = {"llama3",   "llama-v3",  "llama-bpe",
-                                              "falcon3",  "falcon-h1", "pixtral",
-                                              "midm-2.0", "lfm2",      "tekken"};
+// Other names of the pre-tokenizer "llama-bpe".
+constexpr std::string_view kLlama3Names[] = {"llama3",  "llama-v3", "falcon3", "falcon-h1",
+                                             "pixtral", "midm-2.0", "lfm2"};
 
 // Control tokens that end a turn in published chat models, whether or not the metadata says so.
 constexpr std::string_view kEndOfTurn[] = {"<|eot_id|>",     "<|eom_id|>",    "<|im_end|>",
@@ -149,11 +147,10 @@ Result<void> read_special_ids(const GgufFile& gguf, TokenizerData& data) {
 
 Result<void> read_options(const GgufFile& gguf, TokenizerData& data) {
   const bool spm = data.model == TokenizerData::Model::kSpm;
-  const bool llama3 = !spm && std::find(std::begin(kLlama3Family), std::end(kLlama3Family),
-                                        data.pre) != std::end(kLlama3Family);
+  // Vocabularies that start every text with bos and take a piece that is a token whole.
+  const bool llama3 = !spm && (data.pre == "llama-bpe" || data.pre == "tekken");
   data.ignore_merges = llama3;
   data.byte_fallback = spm;
-  data.normalize_nfc = !spm && data.pre == "qwen2";
   ASSIGN_OR_RETURN(auto add_bos, gguf.boolean("tokenizer.ggml.add_bos_token"));
   ASSIGN_OR_RETURN(auto add_eos, gguf.boolean("tokenizer.ggml.add_eos_token"));
   ASSIGN_OR_RETURN(auto add_space, gguf.boolean("tokenizer.ggml.add_space_prefix"));
@@ -205,6 +202,10 @@ Result<std::optional<TokenizerData>> read_gguf_tokenizer(const GgufFile& gguf, i
   if (data.model == TokenizerData::Model::kBpe) {
     ASSIGN_OR_RETURN(auto pre, gguf.string("tokenizer.ggml.pre"));
     data.pre = pre.value_or("default");
+    if (std::find(std::begin(kLlama3Names), std::end(kLlama3Names), data.pre) !=
+        std::end(kLlama3Names)) {
+      data.pre = "llama-bpe";
+    }
     RETURN_IF_ERROR(read_merges(gguf, data));
   } else {
     RETURN_IF_ERROR(read_scores(gguf, data));
