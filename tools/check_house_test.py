@@ -94,6 +94,28 @@ class CheckHouse(unittest.TestCase):
         self.assert_one("tour", {"docs/architecture.md": TOUR.replace("10. `src/kv/pool.h:Pool::take", "10. `src/kv/pool.h:Pool::give")})
         self.assert_one("tour", {"docs/architecture.md": TOUR.replace("10. ", "")})
 
+    def test_options_and_their_page_agree(self):
+        page = ("## `spillway serve MODEL`\n| `--port` | 1 |\n| `--shared` | 1 |\n"
+                "## `spillway eval needles MODEL FILE`\n| `--output`, `-o` | md |\n")
+        with tempfile.TemporaryDirectory() as folder:
+            top = pathlib.Path(folder)
+            (top / "docs").mkdir()
+            (top / "docs/options.md").write_text(page)
+            binary = top / "spillway"
+            check_house.TOP = top
+
+            def lines(serve, evaluate):
+                binary.write_text(f"#!/bin/sh\ncase $1 in serve) echo '{serve}';; *) echo '{evaluate}';; esac\n")
+                binary.chmod(0o755)
+                findings = check_house.Findings()
+                check_house.check_options(str(binary), findings)
+                return findings.lines
+
+            self.assertEqual(lines("--port --shared --help", "-o,--output --shared"), [])
+            self.assertIn("--help has --new, the page has not", lines("--port --shared --new", "--output")[0])
+            self.assertIn("the page has --shared, spillway serve --help has not", lines("--port", "--output")[0])
+            self.assertIn("eval needles --help has --own", lines("--port --shared", "--output --own --shared")[0])
+
 
 if __name__ == "__main__":
     unittest.main()
