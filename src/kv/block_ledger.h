@@ -1,0 +1,125 @@
+// The books of all KV blocks: which sequence holds which, what is cached, what a prompt may reuse.
+//
+// BlockPool counts holders, PrefixIndex knows contents; the ledger keeps the two in step and is
+// what sched/ talks to. A sequence's life here: find_prefix, admit, then any number of (grow,
+// end_step), then release. Token ranges change hands so:
+//
+//   rows                        before                        after
+//   matched whole blocks        cached or held by others      shared: one more reference, never
+//   written again matched head of a block     somebody's block              copied into a block of
+//   its own (BlockCopy) before the step runs new rows                    nothing the sequence's own
+//   block, private until P rows fill it a block that P rows fill    private sealed: in the index,
+//   shared with whoever asks release                     held                          cached if in
+//   the index and held by no one else, else free
+//
+// Two sequences can compute the same content at once. The later one to seal adopts the indexed
+// block and frees its own, so each content exists once. Pure, single-threaded; allocates in the
+// constructor and in open/admit only.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/ids.h"
+#include "core/step.h"
+#include "kv/block_pool.h"
+#include "kv/prefix_index.h"
+
+namespace kv {
+
+struct LedgerOptions {
+  int32_t num_blocks = 0;
+  int32_t page_tokens = 0;     // P
+  bool prefix_cache = true;    // false: nothing is ever indexed
+  bool deterministic = false;  // index only blocks made purely by prompt rows, whose bits any
+                               // prompt would make again
+  std::string fingerprint;     // PrefixIndexOptions
+  uint64_t key_mask = ~0ull;   // PrefixIndexOptions
+};
+
+// What one admitted sequence holds. Filled and emptied by BlockLedger alone.
+struct SequenceBlocks {
+  std::vector<BlockId>
+      blocks;  // block table from position 0; the owner reserves its capacity before admission
+  int32_t num_sealed = 0;  // leading blocks that are in the index; the rest is private
+  bool feeds = false;      // blocks go to the index when full
+  bool generated = false;  // holds rows of decode kernels, or stands on a tagged block
+  std::optional<RootId> root;
+  std::optional<BlockId> copy_source;  // held from admission until the step that copies has run
+};
+
+// The longest cached prefix of a token sequence. Borrows the ledger's memory: valid until its next
+// call.
+struct PrefixMatch {
+  std::span<const BlockId> blocks;              // whole blocks, from position 0
+  std::optional<PrefixIndex::Partial> partial;  // the head of a further block
+  int32_t num_tokens = 0;                       // of both
+  int32_t num_idle =
+      0;  // blocks among them that count as available now and would not after admit()
+
+  // Without the copied head: for when there is no block to copy it to.
+  PrefixMatch whole_blocks(int32_t page_tokens) const;
+};
+
+class BlockLedger {
+ public:
+  explicit BlockLedger(const LedgerOptions& options);
+
+  int32_t page_tokens() const { return options_.page_tokens; }
+  // Blocks that hold `tokens` tokens.
+  int32_t blocks_for(int64_t tokens) const;
+  // Blocks that can be had now: free ones and cached ones.
+  int32_t num_available() const { return pool_.num_free() + pool_.num_cached(); }
+
+  // The longest cached prefix of `tokens` under `salt`, at most `tokens_max` tokens. Changes
+  // nothing, allocates nothing.
+  PrefixMatch find_prefix(std::string_view salt, std::span<const TokenId> tokens,
+                          int64_t tokens_max);
+
+  // Starts a sequence that reads and feeds the cache, holding what `match` found. A copy, if any,
+  // must run before the step's rows. REQUIRES: `match` from the last call; with a partial match, a
+  // block available beside the matched ones.
+  std::optional<core::BlockCopy> admit(SequenceBlocks* sequence, std::string_view salt,
+                                       const PrefixMatch& match);
+  // Starts a sequence that neither reads nor feeds the cache.
+  void admit_private(SequenceBlocks* sequence);
+
+  // Adds empty blocks until the table holds `num_blocks`, evicting cached ones as needed. REQUIRES:
+  // num_available() covers it.
+  void grow(SequenceBlocks* sequence, int32_t num_blocks);
+
+  // The step ran: rows [0, computed) are in the blocks. Lets go of the copy's source and seals what
+  // is full. prompt_len: rows from there on came from decode kernels.
+  void end_step(SequenceBlocks* sequence, std::span<const TokenId> tokens, int32_t prompt_len,
+                int32_t computed);
+
+  // Gives everything back; sealed blocks stay cached.
+  void release(SequenceBlocks* sequence);
+
+  // Frees every cached block.
+  void drop_cached();
+
+  const BlockPool& pool() const { return pool_; }
+  const PrefixIndex& index() const { return index_; }
+
+  // CHECKs pool and index, and that they agree with each other and with `sequences`, all that are
+  // admitted. For tests.
+  void check_integrity(std::span<const SequenceBlocks* const> sequences) const;
+
+ private:
+  BlockId take();
+  void ref(BlockId block);
+  void unref(BlockId block);
+  void seal_next(SequenceBlocks* sequence, std::span<const TokenId> tokens, bool generated);
+
+  const LedgerOptions options_;
+  BlockPool pool_;
+  PrefixIndex index_;
+  std::vector<BlockId> found_;  // find_prefix's answer
+};
+
+}  // namespace kv
