@@ -1,8 +1,9 @@
 // The serving loop: sole owner of the queues, sequences and KV bookkeeping.
 //
-// One thread repeats four visible calls (Engine::step): plan (sched/ + kv/, pure), run (exec/), commit (append tokens, seal and
-// index blocks, release the finished), publish (events). Others reach it through a bounded inbox and learn from events and
-// snapshots. A steady step allocates nothing.
+// One thread repeats four visible calls (Engine::step): plan (sched/ + kv/, pure), run (exec/),
+// commit (append tokens, seal and index blocks, release the finished), publish (events). Others
+// reach it through a bounded inbox and learn from events and snapshots. A steady step allocates
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +22,17 @@ class Engine {
   virtual ~Engine() = default;
 
   // Queues a request; its events arrive in `events`, kFinished last, whatever happens. Thread: any.
-  // Errors: kOverloaded (inbox full, or draining), kInvalidArgument (empty prompt, token out of range), kTooLarge (prompt +
-  // max_tokens over context_max()), kUnsupported (a policy that the preset does not have). No event follows an error.
+  // Errors: kOverloaded (inbox full, or draining), kInvalidArgument (empty prompt, token out of
+  // range), kTooLarge (prompt + max_tokens over context_max()), kUnsupported (a policy that the
+  // preset does not have). No event follows an error.
   virtual base::Result<void> submit(core::Request request, std::shared_ptr<EventStream> events) = 0;
 
-  // Ends all sequences of the request at the next step, with kAbort; unknown or finished ids are ignored. Thread: any.
+  // Ends all sequences of the request at the next step, with kAbort; unknown or finished ids are
+  // ignored. Thread: any.
   virtual void cancel(core::RequestId id) = 0;
 
-  // Stops admission; returns once every request has finished or `timeout_us` has passed (those left are then aborted).
+  // Stops admission; returns once every request has finished or `timeout_us` has passed (those left
+  // are then aborted).
   virtual void drain(int64_t timeout_us) = 0;
 
   // Drops every cached block that no sequence holds. Thread: any; done before it returns.
@@ -37,7 +41,8 @@ class Engine {
   // A consistent copy from the end of the last step. Thread: any.
   virtual core::EngineSnapshot snapshot() const = 0;
 
-  // Tokens that a prompt and its output may have together: the smaller of --max-model-len and what the KV pool can hold.
+  // Tokens that a prompt and its output may have together: the smaller of --max-model-len and what
+  // the KV pool can hold.
   virtual int32_t context_max() const = 0;
 };
 

@@ -1,0 +1,148 @@
+#include "engine/mailbox.h"
+
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+
+namespace engine {
+
+Mailbox::Mailbox(int32_t capacity) : capacity_(capacity) {
+  CHECK(capacity > 0, "capacity {}", capacity);
+  box_.arrivals.reserve(static_cast<size_t>(capacity));
+}
+
+base::Result<void> Mailbox::post(std::unique_ptr<LiveSequence> sequence) {
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) {
+      ++num_refused_;
+      return base::error(base::Code::kOverloaded, "the server is shutting down");
+    }
+    if (num_queued_ == capacity_) {
+      ++num_refused_;
+      return base::error(base::Code::kOverloaded,
+                         "{} requests are waiting already: try again later", num_queued_);
+    }
+    ++num_queued_;
+    ++num_live_;
+    box_.arrivals.push_back(std::move(sequence));
+  }
+  mail_.notify_one();
+  return {};
+}
+
+void Mailbox::cancel(core::RequestId id) {
+  {
+    std::lock_guard lock(mutex_);
+    if (num_live_ == 0) return;
+    box_.cancels.push_back(id);
+  }
+  mail_.notify_one();
+}
+
+void Mailbox::abort_all() {
+  {
+    std::lock_guard lock(mutex_);
+    box_.abort_all = true;
+  }
+  mail_.notify_one();
+}
+
+void Mailbox::close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+}
+
+void Mailbox::request_stop() {
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    stop_ = true;
+    box_.abort_all = true;
+  }
+  mail_.notify_one();
+}
+
+void Mailbox::request_reset() {
+  {
+    std::lock_guard lock(mutex_);
+    box_.reset_prefix_cache = true;
+    ++resets_asked_;
+  }
+  mail_.notify_one();
+}
+
+void Mailbox::wait_for_reset() {
+  std::unique_lock lock(mutex_);
+  const uint64_t asked = resets_asked_;
+  changed_.wait(lock, [&] { return resets_done_ >= asked; });
+}
+
+bool Mailbox::wait_until_empty(std::chrono::microseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, timeout, [&] { return num_live_ == 0; });
+}
+
+Mailbox::Counts Mailbox::counts() const {
+  std::lock_guard lock(mutex_);
+  return {.unread = std::ssize(box_.arrivals), .refused = num_refused_};
+}
+
+void Mailbox::take(Mail* mail) {
+  CHECK(mail->arrivals.empty() && mail->cancels.empty(), "the last mail was not read");
+  std::lock_guard lock(mutex_);
+  std::swap(*mail, box_);
+  box_.abort_all = false;
+  box_.reset_prefix_cache = false;
+  resets_taken_ = resets_asked_;
+}
+
+void Mailbox::reset_done() {
+  {
+    std::lock_guard lock(mutex_);
+    resets_done_ = resets_taken_;
+  }
+  changed_.notify_all();
+}
+
+void Mailbox::retire() {
+  {
+    std::lock_guard lock(mutex_);
+    resets_done_ = std::numeric_limits<uint64_t>::max();
+  }
+  changed_.notify_all();
+}
+
+void Mailbox::account(int32_t settled, int32_t ended) {
+  {
+    std::lock_guard lock(mutex_);
+    num_queued_ -= settled;
+    num_live_ -= ended;
+    CHECK(num_queued_ >= 0 && num_live_ >= num_queued_, "{} queued, {} live", num_queued_,
+          num_live_);
+  }
+  changed_.notify_all();
+}
+
+void Mailbox::wait_for_mail(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  mail_.wait_for(lock, timeout, [&] { return has_mail(); });
+}
+
+bool Mailbox::has_mail() const {
+  return !box_.arrivals.empty() || !box_.cancels.empty() || box_.abort_all ||
+         box_.reset_prefix_cache;
+}
+
+bool Mailbox::stop_requested() const {
+  std::lock_guard lock(mutex_);
+  return stop_;
+}
+
+int64_t Mailbox::num_live() const {
+  std::lock_guard lock(mutex_);
+  return num_live_;
+}
+
+}  // namespace engine

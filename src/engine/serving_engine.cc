@@ -1,0 +1,430 @@
+#include "engine/serving_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace engine {
+namespace {
+
+using base::Code;
+using base::error;
+using core::FinishReason;
+
+// An idle loop wakes this often to show that it is alive.
+constexpr std::chrono::milliseconds kHeartbeat{100};
+constexpr const char* kStepFailed =
+    "the model could not be run for this request; it may succeed when sent again";
+
+kv::LedgerOptions ledger_options(const EngineOptions& options, const ResolvedSizes& sizes,
+                                 const std::string& fingerprint) {
+  return {.num_blocks = sizes.num_blocks,
+          .page_tokens = sizes.page_tokens,
+          .prefix_cache = options.prefix_cache,
+          .deterministic = options.deterministic,
+          .fingerprint = fmt::format("{}|{}|{}", fingerprint, core::info(sizes.kv_type).name,
+                                     sizes.page_tokens)};
+}
+
+sched::SchedulerOptions scheduler_options(const EngineOptions& options, const ResolvedSizes& sizes,
+                                          const core::ModelConfig& model) {
+  return {.max_num_seqs = sizes.max_num_seqs,
+          .max_num_batched_tokens = sizes.max_num_batched_tokens,
+          .num_layers = model.num_layers,
+          .deterministic = options.deterministic};
+}
+
+std::vector<core::TokenId> all_eos(const EngineOptions& options, const core::ModelConfig& model) {
+  std::vector<core::TokenId> eos = model.eos;
+  eos.insert(eos.end(), options.eog_tokens.begin(), options.eog_tokens.end());
+  std::ranges::sort(eos);
+  return eos;
+}
+
+}  // namespace
+
+int64_t monotonic_us() {
+  using std::chrono::microseconds;
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<microseconds>(now).count();
+}
+
+std::unique_ptr<ServingEngine> make_engine(const EngineOptions& options, const ResolvedSizes& sizes,
+                                           const core::ModelConfig& model, exec::Executor& executor,
+                                           const std::string& fingerprint, Clock clock) {
+  return std::make_unique<ServingEngine>(options, sizes, model, executor, fingerprint,
+                                         std::move(clock));
+}
+
+ServingEngine::ServingEngine(const EngineOptions& options, const ResolvedSizes& sizes,
+                             const core::ModelConfig& model, exec::Executor& executor,
+                             const std::string& fingerprint, Clock clock)
+    : sizes_(sizes),
+      vocab_size_(model.vocab_size),
+      prefix_cache_(options.prefix_cache),
+      eos_(all_eos(options, model)),
+      executor_(executor),
+      clock_(std::move(clock)),
+      mailbox_(options.inbox_capacity),
+      ledger_(ledger_options(options, sizes, fingerprint)),
+      scheduler_(scheduler_options(options, sizes, model), &ledger_) {
+  CHECK(ledger_.blocks_for(sizes.context_max) <= sizes.num_blocks, "{} blocks cannot hold {}",
+        sizes.num_blocks, sizes.context_max);
+  const auto seqs = static_cast<size_t>(sizes.max_num_seqs);
+  const auto waiting = static_cast<size_t>(options.inbox_capacity);
+  live_.reserve(seqs + waiting);
+  outcomes_.reserve(seqs + waiting);
+  mail_.arrivals.reserve(waiting);
+  plan_.segments.reserve(seqs);
+  transfers_.copies.reserve(seqs);
+  result_.segments.reserve(seqs);
+  refresh_snapshot();
+}
+
+ServingEngine::~ServingEngine() {
+  stop();
+}
+
+void ServingEngine::start() {
+  CHECK(!started_, "start() twice");
+  started_ = true;
+  thread_ = std::thread([this] { loop(); });
+}
+
+void ServingEngine::stop() {
+  mailbox_.request_stop();
+  if (thread_.joinable()) {
+    thread_.join();
+  } else if (!started_) {
+    step();
+  }
+  mailbox_.retire();
+}
+
+void ServingEngine::loop() {
+  while (!mailbox_.stop_requested()) {
+    if (!step()) mailbox_.wait_for_mail(kHeartbeat);
+  }
+  step();  // aborts what is left
+  mailbox_.retire();
+}
+
+base::Result<void> ServingEngine::check_request(const core::Request& request) const {
+  const core::SamplingParams& sampling = request.sampling;
+  const auto in_vocab = [&](core::TokenId t) { return t >= 0 && t < vocab_size_; };
+  const auto out_of_range = [&](const char* what, core::TokenId t) {
+    return error(Code::kInvalidArgument, "{} has token {}, the vocabulary has {}", what, t,
+                 vocab_size_);
+  };
+  if (request.prompt.empty()) return error(Code::kInvalidArgument, "the prompt is empty");
+  if (sampling.max_tokens < 0) {
+    return error(Code::kInvalidArgument, "max_tokens is {}", sampling.max_tokens);
+  }
+  if (request.policy.kind != core::AttentionPolicy::Kind::kDense) {
+    return error(Code::kUnsupported, "only dense attention is available");
+  }
+  const int64_t total = std::ssize(request.prompt) + int64_t{sampling.max_tokens};
+  if (total > sizes_.context_max) {
+    return error(Code::kTooLarge,
+                 "the prompt has {} tokens and max_tokens is {}: together they may have {}",
+                 request.prompt.size(), sampling.max_tokens, sizes_.context_max);
+  }
+  for (const core::TokenId t : request.prompt) {
+    if (!in_vocab(t)) return out_of_range("the prompt", t);
+  }
+  for (const core::TokenId t : sampling.stop_token_ids) {
+    if (!in_vocab(t)) return out_of_range("stop_token_ids", t);
+  }
+  for (const auto& [t, bias] : sampling.logit_bias) {
+    if (!in_vocab(t)) return out_of_range("logit_bias", t);
+  }
+  return {};
+}
+
+base::Result<void> ServingEngine::submit(core::Request request,
+                                         std::shared_ptr<EventStream> events) {
+  CHECK(events != nullptr);
+  RETURN_IF_ERROR(check_request(request));
+  events->reserve();
+  auto sequence = std::make_unique<LiveSequence>();
+  sequence->tokens = std::move(request.prompt);
+  sequence->prompt_len = sequence->num_tokens();
+  request.use_prefix_cache &= prefix_cache_;
+  sequence->request = std::move(request);
+  sequence->events = std::move(events);
+  sequence->times.arrival_us = sequence->request.arrival_us;
+  return mailbox_.post(std::move(sequence));
+}
+
+void ServingEngine::cancel(core::RequestId id) {
+  mailbox_.cancel(id);
+}
+
+void ServingEngine::drain(int64_t timeout_us) {
+  mailbox_.close();
+  if (started_) {
+    if (mailbox_.wait_until_empty(std::chrono::microseconds(timeout_us))) return;
+    mailbox_.abort_all();
+    // The step that runs now ends first; the next one aborts.
+    while (!mailbox_.wait_until_empty(std::chrono::seconds(1))) {
+    }
+    return;
+  }
+  const int64_t deadline_us = clock_() + timeout_us;
+  while (mailbox_.num_live() > 0 && clock_() < deadline_us) step();
+  if (mailbox_.num_live() > 0) mailbox_.abort_all();
+  if (mailbox_.num_live() > 0) step();
+}
+
+void ServingEngine::reset_prefix_cache() {
+  if (started_) {
+    mailbox_.request_reset();
+    mailbox_.wait_for_reset();
+  } else {
+    ledger_.drop_cached();
+    refresh_snapshot();
+  }
+}
+
+core::EngineSnapshot ServingEngine::snapshot() const {
+  const Mailbox::Counts counts = mailbox_.counts();
+  std::lock_guard lock(snapshot_mutex_);
+  core::EngineSnapshot snapshot = snapshot_;
+  snapshot.requests_waiting += counts.unread;
+  snapshot.requests_refused = counts.refused;
+  return snapshot;
+}
+
+// The four visible calls.
+bool ServingEngine::step() {
+  receive();
+  plan();
+  run();
+  commit();
+  publish();
+  return !plan_.segments.empty();
+}
+
+void ServingEngine::receive() {
+  outcomes_.clear();
+  mailbox_.take(&mail_);
+  for (std::unique_ptr<LiveSequence>& arrival : mail_.arrivals) {
+    arrival->id = core::SeqId{++sequences_received_};
+    arrival->position = live_.size();
+    scheduler_.enqueue(arrival.get());
+    live_.push_back(std::move(arrival));
+  }
+  mail_.arrivals.clear();
+  for (const core::RequestId id : mail_.cancels) {
+    for (const auto& sequence : live_) {
+      if (sequence->request.id == id) abort(sequence.get());
+    }
+  }
+  mail_.cancels.clear();
+  if (mail_.abort_all) {
+    for (const auto& sequence : live_) abort(sequence.get());
+  }
+  if (mail_.reset_prefix_cache) {
+    ledger_.drop_cached();
+    mailbox_.reset_done();
+  }
+}
+
+void ServingEngine::abort(LiveSequence* sequence) {
+  if (sequence->ended) return;  // asked for twice
+  outcomes_.push_back({.sequence = sequence});
+  end(outcomes_.back(), FinishReason::kAbort);
+}
+
+void ServingEngine::plan() {
+  scheduler_.plan(&plan_, &transfers_);
+  const int64_t now_us = clock_();
+  for (size_t i = 0; i < plan_.segments.size(); ++i) {
+    auto* sequence = static_cast<LiveSequence*>(scheduler_.planned()[i]);
+    const bool first_step = !sequence->scheduled;
+    if (first_step) sequence->times.scheduled_us = now_us;
+    outcomes_.push_back(
+        {.sequence = sequence, .segment = &plan_.segments[i], .first_step = first_step});
+  }
+  refresh_snapshot();
+}
+
+void ServingEngine::run() {
+  step_failed_ = false;
+  if (plan_.segments.empty()) return;
+  ++counters_.steps;
+  result_.step = plan_.step;
+  if (const auto ran = executor_.run(plan_, transfers_, &result_); !ran.ok()) {
+    step_failed_ = true;
+    LOG_ERROR("step {} with {} sequences failed: {}", plan_.step, plan_.segments.size(),
+              ran.error().message);
+    return;
+  }
+  counters_.rows_run += plan_.num_rows;
+  CHECK(result_.segments.size() == plan_.segments.size(), "{} results for {} segments",
+        result_.segments.size(), plan_.segments.size());
+}
+
+void ServingEngine::commit() {
+  const int64_t now_us = clock_();
+  size_t i = 0;
+  for (Outcome& outcome : outcomes_) {
+    if (outcome.segment == nullptr) continue;
+    if (step_failed_) {
+      end(outcome, FinishReason::kError);
+      continue;
+    }
+    outcome.result = &result_.segments[i++];
+    commit_outcome(outcome, now_us);
+  }
+  refresh_snapshot();
+}
+
+void ServingEngine::commit_outcome(Outcome& outcome, int64_t now_us) {
+  LiveSequence& s = *outcome.sequence;
+  const core::SegmentResult& result = *outcome.result;
+  CHECK(result.seq == s.id && result.sampled == outcome.segment->sample,
+        "the result is of sequence {}, sampled {}", core::number(result.seq), result.sampled);
+  if (outcome.first_step) {
+    counters_.prompt_tokens += s.prompt_len;
+    counters_.prompt_tokens_cached += s.cached_tokens;
+  }
+  scheduler_.commit(&s);
+  if (result.sampled) {
+    CHECK(result.token >= 0 && result.token < vocab_size_, "token {} of {}", result.token,
+          vocab_size_);
+    CHECK(s.tokens.size() < s.tokens.capacity(), "the tokens would move");
+    s.tokens.push_back(result.token);
+    if (s.num_generated() == 1) s.times.first_token_us = now_us;
+    s.times.last_token_us = now_us;
+    ++counters_.generated_tokens;
+  }
+  check_finished(outcome);
+  if (outcome.reason) end(outcome, *outcome.reason);
+}
+
+// Sets the reason if the sequence is complete. The context limit needs no rule: submit() refuses
+// what could reach it.
+void ServingEngine::check_finished(Outcome& outcome) const {
+  const LiveSequence& s = *outcome.sequence;
+  const core::SamplingParams& sampling = s.request.sampling;
+  if (outcome.result->sampled && s.num_generated() >= sampling.min_tokens) {
+    const core::TokenId token = outcome.result->token;
+    if (!sampling.ignore_eos && std::ranges::binary_search(eos_, token)) {
+      outcome.reason = FinishReason::kStop;
+      return;
+    }
+    if (std::ranges::find(sampling.stop_token_ids, token) != sampling.stop_token_ids.end()) {
+      outcome.reason = FinishReason::kStop;
+      outcome.stop_token = token;
+      return;
+    }
+  }
+  if (!s.in_prompt() && s.num_generated() >= sampling.max_tokens) {
+    outcome.reason = FinishReason::kLength;
+  }
+}
+
+// Gives back what the sequence holds; its kFinished follows in publish().
+void ServingEngine::end(Outcome& outcome, FinishReason reason) {
+  LiveSequence& s = *outcome.sequence;
+  outcome.reason = reason;
+  s.ended = true;
+  s.times.finished_us = clock_();
+  scheduler_.remove(&s);
+  switch (reason) {
+    case FinishReason::kStop:
+      ++counters_.requests_finished_stop;
+      return;
+    case FinishReason::kLength:
+      ++counters_.requests_finished_length;
+      return;
+    case FinishReason::kAbort:
+      ++counters_.requests_aborted;
+      return;
+    case FinishReason::kError:
+      ++counters_.requests_failed;
+      return;
+  }
+}
+
+// Events last: who reads one finds it in the snapshot already.
+void ServingEngine::publish() {
+  int32_t settled = 0;
+  int32_t ended = 0;
+  for (Outcome& outcome : outcomes_) {
+    LiveSequence& s = *outcome.sequence;
+    push_events(outcome);
+    settled += !s.scheduled;
+    s.scheduled = true;
+    if (!outcome.reason) continue;
+    ++ended;
+    std::swap(live_[s.position], live_.back());
+    live_[s.position]->position = s.position;
+    live_.pop_back();  // `s` is gone
+  }
+  outcomes_.clear();
+  if (settled + ended > 0) mailbox_.account(settled, ended);
+}
+
+void ServingEngine::push_events(Outcome& outcome) {
+  LiveSequence& s = *outcome.sequence;
+  if (outcome.result != nullptr) {
+    const core::Segment& segment = *outcome.segment;
+    core::SegmentResult& result = *outcome.result;
+    if (outcome.first_step) {
+      s.events->push({.kind = Event::Kind::kStarted,
+                      .prompt_tokens = s.prompt_len,
+                      .cached_tokens = s.cached_tokens});
+    }
+    const int32_t positions = std::min(segment.token_end, s.prompt_len - 1) - segment.logits_begin;
+    if (s.request.sampling.prompt_logprobs && positions > 0) {
+      CHECK(std::ssize(result.prompt) == positions,
+            "log-probabilities of {} positions, expected {}", result.prompt.size(), positions);
+      s.events->push({.kind = Event::Kind::kPrompt,
+                      .prompt_begin = segment.logits_begin + 1,
+                      .prompt = std::move(result.prompt)});
+    }
+    if (result.sampled) {
+      s.events->push({.kind = Event::Kind::kToken,
+                      .token = result.token,
+                      .has_logprobs = result.has_logprobs,
+                      .logprobs = std::move(result.logprobs)});
+    }
+  }
+  if (!outcome.reason) return;
+  s.events->push({.kind = Event::Kind::kFinished,
+                  .reason = *outcome.reason,
+                  .stop_token = outcome.stop_token,
+                  .error = outcome.reason == FinishReason::kError ? kStepFailed : "",
+                  .preemptions = s.preemptions,
+                  .times = s.times});
+}
+
+void ServingEngine::refresh_snapshot() {
+  const kv::BlockPool& pool = ledger_.pool();
+  const sched::SchedulerCounters& scheduled = scheduler_.counters();
+  counters_.requests_running = std::ssize(scheduler_.running());
+  counters_.requests_waiting = std::ssize(scheduler_.waiting());
+  counters_.blocks_total = pool.num_total();
+  counters_.blocks_free = pool.num_free();
+  counters_.blocks_in_use = pool.num_in_use();
+  counters_.blocks_cached = pool.num_cached();
+  counters_.prefix_cache_queries = scheduled.prefix_tokens_queried;
+  counters_.prefix_cache_hits = scheduled.prefix_tokens_found;
+  counters_.preemptions = scheduled.preemptions;
+  counters_.engine_heartbeat_us = clock_();
+  std::lock_guard lock(snapshot_mutex_);
+  snapshot_ = counters_;
+}
+
+void ServingEngine::check_integrity() const {
+  scheduler_.check_integrity();
+}
+
+}  // namespace engine
