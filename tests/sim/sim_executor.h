@@ -1,0 +1,81 @@
+// An executor whose pages can be checked: the stand-in for a model in simulations.
+//
+// Each row of a page holds the token that made it and a chain value, a hash of all tokens up to
+// there, as K and V depend on the whole prefix. A step writes its rows and then reads back every
+// row of every sequence in it, as attention does: a row that is missing, stale, of another sequence
+// or of another salt is a chain value that does not match, and CHECKs at once. The next token is a
+// hash of the last row, so the right answer to a request can be computed without an engine
+// (oracle()).
+//
+// The salt of a request must be in its sampling seed (a Segment has no salt), so that pages shared
+// across salts are seen. With `kinds_count` the chain also holds which kernel made a row: then a
+// generated row stands for a prompt row nowhere.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/step.h"
+#include "exec/executor.h"
+#include "sched/sequence.h"
+
+namespace sim {
+
+struct ExecutorOptions {
+  int32_t num_blocks = 0;
+  int32_t page_tokens = 0;
+  int32_t max_num_seqs = 0;
+  int32_t max_num_batched_tokens = 0;
+  int32_t vocab_size = 0;
+  bool kinds_count = false;
+};
+
+class SimExecutor : public exec::Executor {
+ public:
+  explicit SimExecutor(const ExecutorOptions& options);
+
+  base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
+                         core::StepResult* result) override;
+
+  // The next run() spoils the rows it was to write and fails.
+  void fail_next() { fail_next_ = true; }
+
+  // CHECKs that the sequence's computed rows are in its blocks.
+  void check_pages(const sched::Sequence& sequence) const;
+
+  int64_t rows_copied() const { return rows_copied_; }
+  int64_t decode_replays() const { return decode_replays_; }  // segments with several kDecode rows
+
+ private:
+  struct Row {
+    core::TokenId token = -1;
+    uint64_t chain = 0;
+  };
+
+  Row& row(std::span<const core::BlockId> blocks, int32_t position);
+  const Row& row(std::span<const core::BlockId> blocks, int32_t position) const;
+  void check_plan(const core::StepPlan& plan, const core::TransferPlan& transfers);
+  void write_rows(const core::Segment& segment);
+  void fill(const core::Segment& segment, core::SegmentResult* result) const;
+
+  const ExecutorOptions options_;
+  std::vector<Row> rows_;  // (num_blocks, P)
+  bool fail_next_ = false;
+  int64_t rows_copied_ = 0;
+  int64_t decode_replays_ = 0;
+};
+
+// The chain value of a row, from the one before it (of position 0: first_chain).
+uint64_t first_chain(const core::SamplingParams& sampling);
+uint64_t next_chain(uint64_t chain, core::TokenId token, bool is_generated, bool kinds_count);
+core::TokenId token_after(uint64_t chain, int32_t vocab_size);
+float logprob_after(uint64_t chain);
+
+// Tokens and chain values of a request that runs undisturbed until max_tokens, stops not looked at.
+struct Oracle {
+  std::vector<core::TokenId> generated;  // (max_tokens)
+  std::vector<float> prompt_logprobs;    // of prompt positions 1, 2, ...
+};
+Oracle oracle(const core::Request& request, int32_t vocab_size, bool kinds_count);
+
+}  // namespace sim

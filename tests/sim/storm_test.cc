@@ -1,0 +1,433 @@
+// Goal: no storm of requests makes the serving brain wrong. Method: the real engine, scheduler and
+// KV bookkeeping over a simulated executor that checks every page it reads (sim_executor.h) and a
+// simulated clock. A seed decides everything: sizes, prompts that share prefixes, salts, arrivals,
+// cancellations, cache resets, device failures. After every step all invariants are checked; what
+// each request streamed is compared with the oracle; at the end nothing may be left.
+//
+// SPILLWAY_SIM_SEED=n runs seed n alone, with its trace.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "base/log.h"
+#include "engine/serving_engine.h"
+#include "sim/sim_executor.h"
+
+namespace sim {
+namespace {
+
+using core::FinishReason;
+using core::TokenId;
+using engine::Event;
+
+constexpr int kSeeds = 3000;
+constexpr int kTurns = 250;
+constexpr int32_t kVocab = 40;
+constexpr TokenId kEos = 0;
+constexpr TokenId kStop = 1;
+
+uint64_t g_seed = 0;
+
+void print_seed(int) {
+  std::fprintf(stderr, "failing seed: %llu\n", static_cast<unsigned long long>(g_seed));
+  std::signal(SIGABRT, SIG_DFL);
+  std::abort();
+}
+
+// What all seeds did together: a mechanism that never ran was not tested.
+struct Coverage {
+  int64_t preemptions = 0, hits = 0, rows_copied = 0, decode_replays = 0, aborted = 0, failed = 0;
+  int64_t stopped = 0, length = 0, refused = 0, tagged = 0, prompt_logprobs = 0, steps = 0;
+};
+
+struct Setup {
+  engine::EngineOptions options;
+  engine::ResolvedSizes sizes;
+  core::ModelConfig model;
+  int vocab_prompt = 0;  // prompts draw from few tokens, so that they share heads of blocks
+  double arrivals = 0, cancels = 0, failures = 0, resets = 0;
+};
+
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : random_(seed) {}
+  int range(int min, int max) {  // both included; the same on every standard library
+    return min + static_cast<int>(random_() % static_cast<uint64_t>(max - min + 1));
+  }
+  bool chance(double p) { return static_cast<double>(random_() % 1000000) < p * 1e6; }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+Setup draw_setup(Dice& dice) {
+  Setup s;
+  s.options.prefix_cache = dice.chance(0.9);
+  s.options.deterministic = dice.chance(0.5);
+  s.options.inbox_capacity = dice.range(2, 24);
+  s.model.vocab_size = kVocab;
+  s.model.num_layers = 2;
+  s.model.eos = {kEos};
+  s.sizes.page_tokens = 1 << dice.range(0, 4);
+  s.sizes.num_blocks = dice.range(3, dice.chance(0.5) ? 12 : 60);
+  const int tokens_max = s.sizes.num_blocks * s.sizes.page_tokens;
+  s.sizes.context_max = std::max(2, dice.chance(0.5) ? tokens_max : tokens_max / 2);
+  s.sizes.max_num_seqs = dice.range(1, 8);
+  s.sizes.max_num_batched_tokens = s.sizes.max_num_seqs + dice.range(0, 40);
+  s.vocab_prompt = dice.range(1, 4);
+  s.arrivals = dice.range(5, 90) / 100.0;
+  s.cancels = dice.chance(0.7) ? 0.05 : 0.3;
+  s.failures = dice.chance(0.5) ? 0 : 0.02;
+  s.resets = 0.02;
+  return s;
+}
+
+class Storm {
+ public:
+  explicit Storm(uint64_t seed)
+      : dice_(seed),
+        setup_(draw_setup(dice_)),
+        executor_({.num_blocks = setup_.sizes.num_blocks,
+                   .page_tokens = setup_.sizes.page_tokens,
+                   .max_num_seqs = setup_.sizes.max_num_seqs,
+                   .max_num_batched_tokens = setup_.sizes.max_num_batched_tokens,
+                   .vocab_size = kVocab,
+                   .kinds_count = setup_.options.deterministic}),
+        engine_(engine::make_engine(setup_.options, setup_.sizes, setup_.model, executor_, "sim",
+                                    [this] { return now_us_; })) {}
+
+  void run(Coverage* coverage) {
+    for (int turn = 0; turn < kTurns; ++turn) {
+      while (dice_.chance(setup_.arrivals) && !HasFailure()) submit_one();
+      if (dice_.chance(setup_.cancels)) cancel_one();
+      if (dice_.chance(setup_.failures)) executor_.fail_next();
+      if (dice_.chance(setup_.resets)) engine_->reset_prefix_cache();
+      step();
+      if (HasFailure()) return;
+    }
+    drain();
+    const core::EngineSnapshot s = engine_->snapshot();
+    coverage->preemptions += s.preemptions;
+    coverage->hits += s.prefix_cache_hits;
+    coverage->rows_copied += executor_.rows_copied();
+    coverage->decode_replays += executor_.decode_replays();
+    coverage->aborted += s.requests_aborted;
+    coverage->failed += s.requests_failed;
+    coverage->stopped += s.requests_finished_stop;
+    coverage->length += s.requests_finished_length;
+    coverage->refused += s.requests_refused;
+    coverage->steps += s.steps;
+    coverage->tagged += tagged_;
+    coverage->prompt_logprobs += prompt_logprobs_;
+  }
+
+  const std::string& trace() const { return trace_; }
+
+ private:
+  struct Client {
+    core::Request request;
+    Oracle oracle;
+    std::shared_ptr<engine::EventStream> events;
+    std::vector<TokenId> received;
+    int32_t prompt_positions = 0;
+    bool started = false;
+    bool cancelled = false;
+  };
+
+  static bool HasFailure() { return ::testing::Test::HasFailure(); }
+
+  std::vector<TokenId> draw_prompt() {
+    const int max = setup_.sizes.context_max;
+    std::vector<TokenId> prompt;
+    if (!texts_.empty() && dice_.chance(0.7)) {  // what somebody asked or got before, or its head
+      prompt = texts_[static_cast<size_t>(dice_.range(0, static_cast<int>(texts_.size()) - 1))];
+      if (dice_.chance(0.5))
+        prompt.resize(static_cast<size_t>(dice_.range(0, static_cast<int>(prompt.size()))));
+    }
+    const int tail = dice_.chance(0.2) ? dice_.range(0, max) : dice_.range(0, std::max(1, max / 8));
+    for (int i = 0; i < tail; ++i) prompt.push_back(2 + dice_.range(0, setup_.vocab_prompt - 1));
+    if (prompt.empty()) prompt.push_back(2);
+    return prompt;
+  }
+
+  core::Request draw_request() {
+    core::Request r;
+    r.id = core::RequestId{++requests_};
+    r.prompt = draw_prompt();
+    r.cache_salt = std::string(static_cast<size_t>(dice_.range(0, 2)), 's');
+    r.use_prefix_cache = dice_.chance(0.9);
+    r.arrival_us = now_us_;
+    r.sampling.temperature = 0;
+    r.sampling.seed = r.cache_salt.size();
+    const int room = setup_.sizes.context_max - static_cast<int>(r.prompt.size());
+    r.sampling.max_tokens = std::max(0, dice_.chance(0.5) ? dice_.range(0, 8) : room);
+    r.sampling.min_tokens = dice_.chance(0.2) ? dice_.range(0, 6) : 0;
+    r.sampling.ignore_eos = dice_.chance(0.2);
+    if (dice_.chance(0.3)) r.sampling.stop_token_ids = {kStop};
+    if (dice_.chance(0.15)) r.sampling.prompt_logprobs = 0;
+    if (dice_.chance(0.15)) r.sampling.logprobs = 0;
+    return r;
+  }
+
+  void submit_one() {
+    Client client;
+    client.request = draw_request();
+    client.oracle = oracle(client.request, kVocab, setup_.options.deterministic);
+    client.events = std::make_shared<engine::EventStream>(client.request, nullptr);
+    const int64_t total = std::ssize(client.request.prompt) + client.request.sampling.max_tokens;
+    const int64_t waiting = engine_->snapshot().requests_waiting;
+    const auto submitted = engine_->submit(client.request, client.events);
+    trace("submit {} {} {}\n", core::number(client.request.id), total, submitted.ok());
+    if (total > setup_.sizes.context_max) {
+      ASSERT_FALSE(submitted.ok());
+      ASSERT_EQ(submitted.error().code, base::Code::kTooLarge);
+      return;
+    }
+    if (!submitted.ok()) {
+      ASSERT_EQ(submitted.error().code, base::Code::kOverloaded);
+      ASSERT_GE(waiting, setup_.options.inbox_capacity);
+      return;
+    }
+    clients_.emplace(core::number(client.request.id), std::move(client));
+  }
+
+  void cancel_one() {
+    if (clients_.empty()) return engine_->cancel(core::RequestId{12345678});
+    auto it = clients_.begin();
+    std::advance(it, dice_.range(0, static_cast<int>(clients_.size()) - 1));
+    it->second.cancelled = true;
+    engine_->cancel(it->second.request.id);
+    if (dice_.chance(0.2)) engine_->cancel(it->second.request.id);
+    trace("cancel {}\n", it->first);
+  }
+
+  void step() {
+    now_us_ += dice_.range(1, 1000);
+    const int64_t steps = engine_->snapshot().steps;
+    const bool ran = engine_->step();
+    ASSERT_EQ(engine_->snapshot().steps, steps + ran);
+    engine_->check_integrity();
+    tagged_ += engine_->ledger().index().num_generated();
+    if (setup_.options.deterministic) {
+      ASSERT_EQ(engine_->ledger().index().num_generated(), 0);
+    }
+    for (const sched::Sequence* s : engine_->scheduler().running()) {
+      executor_.check_pages(*s);
+      const std::pair admission(core::number(s->id), s->preemptions);
+      ASSERT_EQ(slots_.emplace(admission, s->slot.value()).first->second, *s->slot);
+    }
+    check_nobody_is_forgotten(ran);
+    read_events();
+    trace("step {} free {} cached {}\n", steps, engine_->ledger().pool().num_free(),
+          engine_->ledger().pool().num_cached());
+  }
+
+  // The oldest unfinished sequence gets rows in every step: then each becomes the oldest and ends.
+  void check_nobody_is_forgotten(bool ran) {
+    const auto& scheduler = engine_->scheduler();
+    const bool idle = scheduler.running().empty() && scheduler.waiting().empty();
+    if (idle) return;
+    ASSERT_TRUE(ran);
+    if (scheduler.running().empty()) return;
+    const sched::Sequence* oldest = scheduler.running().front();
+    const auto known = progress_.find(core::number(oldest->id));
+    const std::pair now(oldest->num_tokens(), oldest->computed);
+    if (known != progress_.end()) {
+      ASSERT_GT(now, known->second) << "the oldest stands still";
+    }
+    progress_.clear();
+    progress_[core::number(oldest->id)] = now;
+  }
+
+  void read_events() {
+    for (auto it = clients_.begin(); it != clients_.end();) {
+      bool finished = false;
+      while (auto event = it->second.events->try_pop()) {
+        ASSERT_FALSE(finished) << "an event after kFinished";
+        finished = read_event(it->second, *event);
+        if (HasFailure()) return;
+      }
+      it = finished ? clients_.erase(it) : std::next(it);
+    }
+  }
+
+  // True for the last event.
+  bool read_event(Client& c, const Event& event) {
+    trace("event {} {} {}\n", core::number(c.request.id), static_cast<int>(event.kind),
+          event.token);
+    switch (event.kind) {
+      case Event::Kind::kStarted:
+        EXPECT_FALSE(c.started);
+        EXPECT_EQ(event.prompt_tokens, std::ssize(c.request.prompt));
+        EXPECT_LT(event.cached_tokens, event.prompt_tokens);
+        if (!c.request.use_prefix_cache || c.request.sampling.prompt_logprobs) {
+          EXPECT_EQ(event.cached_tokens, 0);
+        }
+        c.started = true;
+        return false;
+      case Event::Kind::kPrompt:
+        EXPECT_EQ(event.prompt_begin, c.prompt_positions + 1);
+        for (const core::PositionLogprobs& p : event.prompt) {
+          const auto i = static_cast<size_t>(c.prompt_positions++);
+          EXPECT_EQ(p.token.token, c.request.prompt.at(i + 1));
+          EXPECT_EQ(p.token.logprob, c.oracle.prompt_logprobs.at(i));
+          ++prompt_logprobs_;
+        }
+        return false;
+      case Event::Kind::kToken:
+        EXPECT_TRUE(c.started);
+        EXPECT_EQ(event.token, c.oracle.generated.at(c.received.size()));
+        EXPECT_EQ(event.has_logprobs, c.request.sampling.logprobs.has_value());
+        if (event.has_logprobs) {
+          EXPECT_EQ(event.logprobs.token.token, event.token);
+        }
+        c.received.push_back(event.token);
+        return false;
+      case Event::Kind::kFinished:
+        check_end(c, event);
+        return true;
+    }
+    return false;
+  }
+
+  void check_end(const Client& c, const Event& event) {
+    const core::SamplingParams& sampling = c.request.sampling;
+    if (event.reason == FinishReason::kAbort) {
+      EXPECT_TRUE(c.cancelled || draining_);
+      return;
+    }
+    if (event.reason == FinishReason::kError) {
+      EXPECT_FALSE(event.error.empty());
+      return;
+    }
+    // Where the stop rules end the oracle's tokens.
+    size_t length = 0;
+    FinishReason reason = FinishReason::kLength;
+    std::optional<TokenId> stop_token;
+    while (length < c.oracle.generated.size() && reason == FinishReason::kLength) {
+      const TokenId token = c.oracle.generated[length++];
+      if (static_cast<int>(length) < sampling.min_tokens) continue;
+      if (token == kEos && !sampling.ignore_eos) reason = FinishReason::kStop;
+      if (token == kStop && !sampling.stop_token_ids.empty()) {
+        reason = FinishReason::kStop;
+        stop_token = token;
+      }
+    }
+    EXPECT_EQ(c.received.size(), length);
+    EXPECT_EQ(event.reason, reason);
+    EXPECT_EQ(event.stop_token, stop_token);
+    if (sampling.prompt_logprobs) {
+      EXPECT_EQ(c.prompt_positions, std::ssize(c.request.prompt) - 1);
+    }
+    EXPECT_GE(event.times.scheduled_us, event.times.arrival_us);
+    EXPECT_GE(event.times.finished_us, event.times.last_token_us);
+    std::vector<TokenId> text = c.request.prompt;
+    text.insert(text.end(), c.received.begin(), c.received.end());
+    if (texts_.size() > 6) texts_.erase(texts_.begin());
+    texts_.push_back(std::move(text));
+  }
+
+  void drain() {
+    draining_ = dice_.chance(0.3);
+    if (draining_) {
+      engine_->drain(0);
+      read_events();
+    }
+    // Alone, each of those left needs at most one step a token, replays after preemptions aside;
+    // they overlap.
+    for (int i = 0; !clients_.empty() && i < 40 * setup_.sizes.context_max; ++i) {
+      step();
+      if (HasFailure()) return;
+    }
+    ASSERT_TRUE(clients_.empty()) << clients_.size() << " requests never end";
+    const core::EngineSnapshot s = engine_->snapshot();
+    ASSERT_EQ(s.requests_running + s.requests_waiting, 0);
+    ASSERT_EQ(s.blocks_in_use, 0);
+    ASSERT_EQ(s.blocks_free + s.blocks_cached, s.blocks_total);
+    engine_->reset_prefix_cache();
+    ASSERT_EQ(engine_->snapshot().blocks_free, s.blocks_total);
+    ASSERT_EQ(engine_->ledger().index().num_roots(), 0);
+    engine_->check_integrity();
+  }
+
+  template <typename... Args>
+  void trace(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(trace_), format, std::forward<Args>(args)...);
+  }
+
+  Dice dice_;
+  const Setup setup_;
+  SimExecutor executor_;
+  int64_t now_us_ = 1;
+  std::unique_ptr<engine::ServingEngine> engine_;
+  std::map<uint64_t, Client> clients_;
+  std::map<uint64_t, std::pair<int32_t, int32_t>> progress_;
+  std::map<std::pair<uint64_t, int32_t>, int32_t> slots_;  // by sequence and admission
+  std::vector<std::vector<TokenId>> texts_;
+  uint64_t requests_ = 0;
+  int64_t tagged_ = 0;
+  int64_t prompt_logprobs_ = 0;
+  bool draining_ = false;
+  std::string trace_;
+};
+
+class StormTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::signal(SIGABRT, print_seed);
+    ASSERT_TRUE(base::set_log_level("off").ok());
+  }
+};
+
+TEST_F(StormTest, NothingIsWrongOrLeftUnderAnySeed) {
+  uint64_t begin = 0, end = kSeeds;
+  const char* one = std::getenv("SPILLWAY_SIM_SEED");
+  if (one != nullptr) {
+    begin = std::strtoull(one, nullptr, 10);
+    end = begin + 1;
+  }
+  Coverage coverage;
+  for (g_seed = begin; g_seed < end; ++g_seed) {
+    SCOPED_TRACE(fmt::format("failing seed: {}", g_seed));
+    Storm storm(g_seed);
+    storm.run(&coverage);
+    if (one != nullptr) std::fputs(storm.trace().c_str(), stdout);
+    if (HasFailure()) return;
+  }
+  if (one != nullptr) return;
+  for (const auto& [what, count] : std::initializer_list<std::pair<const char*, int64_t>>{
+           {"steps", coverage.steps},
+           {"preemptions", coverage.preemptions},
+           {"prefix hits", coverage.hits},
+           {"rows copied", coverage.rows_copied},
+           {"decode replays", coverage.decode_replays},
+           {"aborted", coverage.aborted},
+           {"failed", coverage.failed},
+           {"stopped", coverage.stopped},
+           {"ended by length", coverage.length},
+           {"refused", coverage.refused},
+           {"tagged blocks", coverage.tagged},
+           {"prompt log-probabilities", coverage.prompt_logprobs}}) {
+    std::printf("%-26s %lld\n", what, static_cast<long long>(count));
+    EXPECT_GT(count, 500) << what << " hardly happened";
+  }
+}
+
+TEST_F(StormTest, OneSeedIsOneRun) {
+  for (g_seed = 0; g_seed < 40; ++g_seed) {
+    Coverage coverage;
+    Storm a(g_seed), b(g_seed);
+    a.run(&coverage);
+    b.run(&coverage);
+    ASSERT_EQ(a.trace(), b.trace()) << "seed " << g_seed;
+  }
+}
+
+}  // namespace
+}  // namespace sim
