@@ -16,12 +16,14 @@ namespace text {
 // Turns tokens into text a piece at a time. Bytes that may be the start of a character are held
 // back until the character is whole; bytes that can never become one come out as U+FFFD at once,
 // each maximal bad run as Python's "replace" does it. The concatenation of all pieces equals the
-// replacement-decoding of all bytes. Thread: one.
+// replacement-decoding of all bytes. Borrows the tokenizer. Thread: one.
 class Detokenizer {
  public:
-  Detokenizer(const Tokenizer& tokenizer, bool skip_special)
-      : tokenizer_(tokenizer), skip_special_(skip_special) {}
-  // Text that became certain with this token; may be empty.
+  // Tokens that continue a prompt keep their leading space ("... is" + " blue"). A text decoded
+  // from its start drops the space that encoding put there, as Tokenizer::decode does.
+  enum class Place : uint8_t { kContinues, kFromStart };
+  Detokenizer(const Tokenizer& tokenizer, bool skip_special, Place place = Place::kContinues);
+  // Text that became certain with this token; may be empty. REQUIRES: id in range.
   std::string push(core::TokenId id);
   // What is still held back, as U+FFFD; call once at the end.
   std::string finish();
@@ -29,8 +31,8 @@ class Detokenizer {
  private:
   const Tokenizer& tokenizer_;
   bool skip_special_;
+  int32_t strip_spaces_left_;
   std::string held_;
-  bool at_start_ = true;
 };
 
 // Finds the first of several stop strings in streamed text. Text that may be the beginning of a
