@@ -1,0 +1,288 @@
+#include "ops/sample.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "base/check.h"
+#include "ops/philox.h"
+
+namespace ops {
+namespace {
+
+using core::TokenId;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// Below this temperature the draw is the most likely token (vLLM's bound).
+constexpr float kGreedyTemperature = 1e-5f;
+// Elements of a partial sum of weights.
+constexpr int64_t kBlock = 256;
+
+// exp(x) for x <= 0 with relative error 2e-7; 0 below -87 and for NaN. Branch-free, so that loops
+// over it become vectors.
+float exp_negative(float x) {
+  const float clamped = x > -87.0f ? x : -87.0f;
+  constexpr float kRound =
+      12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  const float shifted = clamped * 1.44269504088896341f + kRound;
+  const float n = shifted - kRound;
+  const float r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
+  float y = r * (1.0f / 720) + 1.0f / 120;
+  y = y * r + 1.0f / 24;
+  y = y * r + 1.0f / 6;
+  y = y * r + 0.5f;
+  y = y * r + 1.0f;
+  y = y * r + 1.0f;
+  const uint32_t bits = (std::bit_cast<uint32_t>(shifted) << 23) + std::bit_cast<uint32_t>(y);
+  return x > -87.0f ? std::bit_cast<float>(bits) : 0.0f;
+}
+
+// The largest logit; -infinity when there is none. 16 running maxima become vectors.
+float largest(std::span<const float> x) {
+  float lanes[16];
+  std::fill(std::begin(lanes), std::end(lanes), -kInfinity);
+  size_t i = 0;
+  for (; i + 16 <= x.size(); i += 16) {
+    for (size_t j = 0; j < 16; ++j) lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+  }
+  for (; i < x.size(); ++i) lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
+  return *std::max_element(std::begin(lanes), std::end(lanes));
+}
+
+// The first of the largest logits.
+TokenId most_likely(std::span<const float> logits) {
+  const auto place = std::find(logits.begin(), logits.end(), largest(logits));
+  return place == logits.end() ? 0 : static_cast<TokenId>(place - logits.begin());
+}
+
+// Best first: the order of every ranking here.
+struct Likelier {
+  const float* logits;
+  bool operator()(TokenId a, TokenId b) const {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  }
+};
+
+void apply_bias(const core::SamplingParams& params, std::span<float> logits) {
+  for (const auto& [token, bias] : params.logit_bias) {
+    if (token >= 0 && token < std::ssize(logits)) logits[static_cast<size_t>(token)] += bias;
+  }
+}
+
+// `counts` (V) is scratch: occurrences in the output, and a bit for tokens of the prompt.
+void apply_penalties(const SampleArgs& args, std::span<int32_t> counts) {
+  const core::SamplingParams& params = *args.params;
+  if (params.repetition_penalty == 1.0f && params.presence_penalty == 0.0f &&
+      params.frequency_penalty == 0.0f)
+    return;
+  constexpr int32_t kInPrompt = 1 << 30;
+  std::fill(counts.begin(), counts.end(), 0);
+  const auto prompt_len = static_cast<size_t>(args.prompt_len);
+  for (size_t i = 0; i < args.tokens.size(); ++i) {
+    const TokenId token = args.tokens[i];
+    DCHECK(token >= 0 && token < std::ssize(counts), "token {}", token);
+    int32_t& count = counts[static_cast<size_t>(token)];
+    if (i < prompt_len) {
+      count |= kInPrompt;
+    } else {
+      ++count;
+    }
+  }
+  for (size_t token = 0; token < counts.size(); ++token) {
+    if (counts[token] == 0) continue;
+    float& logit = args.logits[token];
+    logit = logit > 0.0f ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+    const int32_t count = counts[token] & ~kInPrompt;
+    logit -= params.frequency_penalty * static_cast<float>(count);
+    if (count > 0) logit -= params.presence_penalty;
+  }
+}
+
+void mask_stop_tokens(const SampleArgs& args) {
+  if (std::ssize(args.tokens) - args.prompt_len >= args.params->min_tokens) return;
+  for (TokenId token : args.stop_ids) {
+    if (token >= 0 && token < std::ssize(args.logits))
+      args.logits[static_cast<size_t>(token)] = -kInfinity;
+  }
+}
+
+// The least likely token that is kept; those ranked after it are not.
+struct Cut {
+  float logit = -kInfinity;
+  TokenId token = std::numeric_limits<TokenId>::max();
+
+  bool keeps(float other, TokenId id) const {
+    return other > logit || (other == logit && id <= token);
+  }
+};
+
+// Ranks the best `count` of `ids` in their first places. A heap of the best sees most tokens once,
+// while `count` is small.
+void rank_best(std::span<TokenId> ids, size_t count, const float* logits) {
+  const auto middle = ids.begin() + static_cast<std::ptrdiff_t>(count);
+  if (count > 1024 && count < ids.size())
+    std::nth_element(ids.begin(), middle - 1, ids.end(), Likelier{logits});
+  std::partial_sort(ids.begin(), middle, count > 1024 ? middle : ids.end(), Likelier{logits});
+}
+
+// Where top_k and then top_p cut. `weights` (V) are zero for tokens already out; `ids` (V) is
+// scratch.
+Cut find_cut(const core::SamplingParams& params, std::span<const float> logits,
+             std::span<const float> weights, std::span<TokenId> ids) {
+  size_t num_ids = 0;
+  for (size_t token = 0; token < weights.size(); ++token) {
+    ids[num_ids] = static_cast<TokenId>(token);
+    num_ids += weights[token] > 0.0f;
+  }
+  Cut cut;
+  ids = ids.first(num_ids);
+  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < num_ids) {
+    rank_best(ids, static_cast<size_t>(params.top_k), logits.data());
+    ids = ids.first(static_cast<size_t>(params.top_k));
+    cut = {logits[static_cast<size_t>(ids.back())], ids.back()};
+  }
+  if (params.top_p >= 1.0f) return cut;
+  double total = 0.0;
+  for (TokenId id : ids) total += weights[static_cast<size_t>(id)];
+  // The nucleus is usually small: look among the best 64, then 16 times as many.
+  for (size_t count = 64;; count *= 16) {
+    count = std::min(count, ids.size());
+    rank_best(ids, count, logits.data());
+    double sum = 0.0;
+    for (TokenId id : ids.first(count)) {
+      sum += weights[static_cast<size_t>(id)];
+      if (sum >= params.top_p * total) return {logits[static_cast<size_t>(id)], id};
+    }
+    if (count == ids.size()) return cut;
+  }
+}
+
+double sum_of(std::span<const float> weights) {
+  double lanes[4] = {};
+  size_t i = 0;
+  for (; i + 4 <= weights.size(); i += 4) {
+    for (size_t j = 0; j < 4; ++j) lanes[j] += weights[i + j];
+  }
+  for (; i < weights.size(); ++i) lanes[0] += weights[i];
+  return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+}
+
+// The token at which the sum of weights, in order of ids, passes uniform * total.
+TokenId draw(std::span<const float> weights, double uniform) {
+  const auto block = [&](size_t begin) {
+    return weights.subspan(begin, std::min<size_t>(kBlock, weights.size() - begin));
+  };
+  double total = 0.0;
+  for (size_t begin = 0; begin < weights.size(); begin += kBlock) total += sum_of(block(begin));
+  const double target = uniform * total;
+  double sum = 0.0;
+  TokenId last =
+      0;  // the last token with weight: where rounding may leave a target beyond every sum
+  for (size_t begin = 0; begin < weights.size(); begin += kBlock) {
+    const double next = sum + sum_of(block(begin));
+    if (next > sum) {
+      const bool here = next > target;
+      for (size_t i = 0; i < block(begin).size(); ++i) {
+        if (weights[begin + i] == 0.0f) continue;
+        last = static_cast<TokenId>(begin + i);
+        sum += weights[begin + i];
+        if (here && sum > target) return last;
+      }
+      if (here) return last;
+    }
+    sum = next;
+  }
+  return last;
+}
+
+TokenId choose(const SampleArgs& args, std::span<float> weights, std::span<TokenId> ids) {
+  const core::SamplingParams& params = *args.params;
+  const std::span<float> logits = args.logits;
+  apply_bias(params, logits);
+  apply_penalties(args, ids);
+  mask_stop_tokens(args);
+  const float max = largest(logits);
+  // All masked, or a penalty that overflowed: nothing to draw from.
+  if (params.temperature < kGreedyTemperature || !std::isfinite(max)) return most_likely(logits);
+
+  const float scale = 1.0f / params.temperature;
+  for (size_t i = 0; i < logits.size(); ++i) weights[i] = exp_negative((logits[i] - max) * scale);
+  if (params.min_p > 0.0f) {
+    for (float& weight : weights) weight = weight >= params.min_p ? weight : 0.0f;
+  }
+  if (params.top_k > 0 || params.top_p < 1.0f) {
+    const Cut cut = find_cut(params, logits, weights, ids);
+    for (size_t i = 0; i < logits.size(); ++i) {
+      if (!cut.keeps(logits[i], static_cast<TokenId>(i))) weights[i] = 0.0f;
+    }
+  }
+  return draw(weights, philox_uniform(params.seed, static_cast<uint64_t>(std::ssize(args.tokens) -
+                                                                         args.prompt_len)));
+}
+
+}  // namespace
+
+int64_t sample_workspace_bytes(int64_t vocab_size) {
+  return 3 * vocab_size * int64_t{sizeof(float)};
+}
+
+TokenId sample(const SampleArgs& args, core::PositionLogprobs* logprobs) {
+  const size_t vocab_size = args.logits.size();
+  CHECK(vocab_size > 0 && std::ssize(args.tokens) >= args.prompt_len);
+  CHECK(std::ssize(args.workspace) >= sample_workspace_bytes(std::ssize(args.logits)),
+        "workspace of {} bytes for {} logits", args.workspace.size(), vocab_size);
+  auto* floats = reinterpret_cast<float*>(args.workspace.data());
+  const std::span<float> weights{floats, vocab_size};
+  const std::span<float> raw{floats + vocab_size, vocab_size};
+  const std::span<TokenId> ids{reinterpret_cast<TokenId*>(floats + 2 * vocab_size), vocab_size};
+  if (logprobs != nullptr) std::copy(args.logits.begin(), args.logits.end(), raw.begin());
+  const TokenId token = choose(args, weights, ids);
+  if (logprobs != nullptr)
+    position_logprobs(raw, token, args.params->logprobs.value_or(0), logprobs);
+  return token;
+}
+
+void position_logprobs(std::span<const float> logits, TokenId token, int32_t num_top,
+                       core::PositionLogprobs* out) {
+  const float max = largest(logits);
+  double sum = 0.0;
+  float weights[kBlock];
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const size_t count = std::min<size_t>(kBlock, logits.size() - begin);
+    for (size_t i = 0; i < count; ++i) weights[i] = exp_negative(logits[begin + i] - max);
+    sum += sum_of({weights, count});
+  }
+  const double log_sum = static_cast<double>(max) + std::log(sum);
+  const auto logprob = [&](TokenId id) {
+    const float logit = logits[static_cast<size_t>(id)];
+    return core::TokenLogprob{id, static_cast<float>(static_cast<double>(logit) - log_sum)};
+  };
+  const Likelier likelier{logits.data()};
+  out->token = logprob(token);
+  out->rank = 1;
+  for (TokenId id = 0; id < std::ssize(logits); ++id) out->rank += likelier(id, token);
+
+  // A heap of the best so far whose front is the worst of them.
+  const auto order = [&](const core::TokenLogprob& a, const core::TokenLogprob& b) {
+    return likelier(a.token, b.token);
+  };
+  const auto count = std::min<size_t>(static_cast<size_t>(std::max(0, num_top)), logits.size());
+  out->top.clear();
+  out->top.reserve(count);
+  for (TokenId id = 0; id < std::ssize(logits) && count > 0; ++id) {
+    if (out->top.size() == count) {
+      if (!likelier(id, out->top.front().token)) continue;
+      std::pop_heap(out->top.begin(), out->top.end(), order);
+      out->top.pop_back();
+    }
+    out->top.push_back({id, 0.0f});
+    std::push_heap(out->top.begin(), out->top.end(), order);
+  }
+  std::sort_heap(out->top.begin(), out->top.end(), order);
+  for (core::TokenLogprob& entry : out->top) entry = logprob(entry.token);
+}
+
+}  // namespace ops
