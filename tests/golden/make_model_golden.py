@@ -126,7 +126,8 @@ def write_gguf(path, arch, c, arrays):
     theta = c.rope_parameters["rope_theta"] if getattr(c, "rope_parameters", None) else c.rope_theta
     w.add_rope_freq_base(theta); w.add_rope_dimension_count(c.head_dim); w.add_vocab_size(c.vocab_size)
     w.add_tokenizer_model("gpt2"); w.add_tokenizer_pre("smollm")
-    w.add_token_list([f"<{i}>" for i in range(c.vocab_size)]); w.add_token_types([3] * c.vocab_size); w.add_token_merges([])
+    n = c.vocab_size - 3  # a smallest BPE vocabulary: readers refuse one without merges
+    w.add_token_list([f"<{i}>" for i in range(n)] + ["a", "b", "ab"]); w.add_token_types([3] * n + [1] * 3); w.add_token_merges(["a b"])
     w.add_bos_token_id(0); w.add_eos_token_id(2)
     for name, (data, kind) in arrays.items():
         if kind is None: w.add_tensor(name, np.ascontiguousarray(data))

@@ -1,0 +1,78 @@
+// What decoder-only architectures are made of: the residual stream of a step's rows and the blocks
+// that change it.
+//
+// An architecture is a class with one method, run_layer(), that reads like its paper: llama.cc,
+// qwen2.cc, qwen3.cc. The blocks below hold no architecture's special cases: an absent bias or norm
+// is an empty vector in the weights. Workspace, all f32, sized once for rows_max rows T: x (T, E),
+// h (T, E), qkv (T, (Hq + 2 Hk) D), gate_up (T, 2 F), and the scratch of the largest op. Attention
+// writes over q, SwiGLU over gate.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "device/buffer.h"
+#include "model/model.h"
+#include "model/rope_frequencies.h"
+
+namespace model {
+
+struct DecoderParts {
+  device::Stream* stream = nullptr;
+  const ops::OpTable* ops = nullptr;
+  core::ModelConfig config;
+  ModelLimits limits;
+  DecoderWeights weights;
+  device::Buffer workspace;
+};
+
+class Decoder : public Model {
+ public:
+  explicit Decoder(DecoderParts parts);
+
+  void forward(const ForwardArgs& args) final;
+  void logits(std::span<const int32_t> rows, float* out) final;
+  int64_t weight_bytes() const final { return weights_.bytes(); }
+  int64_t workspace_bytes() const final { return workspace_.size(); }
+
+ protected:
+  virtual void run_layer(int32_t layer, const ForwardArgs& args) = 0;
+
+  const LayerWeights& weights(int32_t layer) const {
+    return weights_.layers[static_cast<size_t>(layer)];
+  }
+
+  void normalise(const std::vector<float>& weight);     // h = RMSNorm(x)
+  void project_qkv(const LayerWeights& w);              // q, k, v = h W^T + b
+  void normalise_heads(const LayerWeights& w);          // q and k: RMSNorm per head
+  void rotate(const ForwardArgs& args);                 // RoPE on q and k
+  void attend(int32_t layer, const ForwardArgs& args);  // K, V into their pages; q = attention
+  void add_attention_output(const LayerWeights& w);     // x += q W^T + b
+  void add_gated_mlp(const LayerWeights& w);            // x += down(silu(gate(h)) * up(h))
+
+ private:
+  float* q() const { return qkv_; }
+  float* k() const { return qkv_ + q_width_; }
+  float* v() const { return qkv_ + q_width_ + kv_width_; }
+  void linear(const float* x, int64_t x_stride, int64_t rows,
+              std::span<const ops::LinearOutput> outputs);
+
+  device::Stream& stream_;
+  const ops::OpTable& ops_;
+  const core::ModelConfig config_;
+  const ModelLimits limits_;
+  const DecoderWeights weights_;
+  const RopeFrequencies rope_;
+  device::Buffer workspace_;
+  int64_t q_width_, kv_width_, qkv_width_;
+  int64_t rows_ = 0;  // T of the running or last forward
+  float *x_ = nullptr, *h_ = nullptr, *qkv_ = nullptr, *gate_up_ = nullptr;
+  std::span<std::byte> scratch_;
+};
+
+// Each architecture's class, made by create_model().
+std::unique_ptr<Model> make_llama(DecoderParts parts);
+std::unique_ptr<Model> make_qwen2(DecoderParts parts);
+std::unique_ptr<Model> make_qwen3(DecoderParts parts);
+
+}  // namespace model

@@ -1,0 +1,63 @@
+// A model on one back end: the step's rows in, hidden states and logits out.
+//
+// forward() appends the rows' K and V to their pages and leaves the last hidden state of every row
+// in the model's workspace; logits() turns chosen rows of it into logits, a few at a time, so that
+// a long prompt needs no (T, V) buffer. Thread: the engine's. Allocates nothing after
+// create_model().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/result.h"
+#include "core/model_config.h"
+#include "core/step.h"
+#include "device/stream.h"
+#include "load/model_files.h"
+#include "model/weights.h"
+#include "ops/op_table.h"
+
+namespace model {
+
+// Sizes that workspaces are made for.
+struct ModelLimits {
+  int32_t rows_max = 0;         // T: rows of one step
+  int32_t decode_rows_max = 0;  // decode rows among them
+  int32_t logits_rows_max = 0;  // rows of one logits() call
+  int32_t context_max = 0;      // longest sequence
+  int32_t page_tokens = 0;      // P
+};
+
+struct ForwardArgs {
+  std::span<const core::TokenId> tokens;            // (T)
+  std::span<const int32_t> positions;               // (T)
+  std::span<const ops::AttentionSegment> segments;  // cover all T rows
+  std::span<const ops::KvLayer> kv;                 // (L)
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  // REQUIRES: T <= rows_max, tokens in [0, V), pages of all positions reserved.
+  virtual void forward(const ForwardArgs& args) = 0;
+  // Logits of `rows` (indices of the last forward's rows) into `out` (rows.size(), V) f32.
+  // REQUIRES: rows.size() <= logits_rows_max.
+  virtual void logits(std::span<const int32_t> rows, float* out) = 0;
+
+  virtual int64_t weight_bytes() const = 0;
+  virtual int64_t workspace_bytes() const = 0;
+};
+
+// Bytes that a model with these limits takes beside its weights; what create_model() will allocate.
+int64_t model_workspace_bytes(const core::ModelConfig& config, const ModelLimits& limits,
+                              const ops::OpTable& ops, int32_t num_threads);
+
+// Packs the weights of `files` and makes the architecture's model. `stream` must outlive it.
+// Errors: kTooLarge (memory), kUnsupported (an architecture without an implementation).
+base::Result<std::unique_ptr<Model>> create_model(device::Stream& stream, const ops::OpTable& ops,
+                                                  const load::ModelFiles& files,
+                                                  const ModelLimits& limits,
+                                                  const LoadProgress& progress);
+
+}  // namespace model
