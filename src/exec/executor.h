@@ -1,6 +1,8 @@
-// Carries out a step on one back end: transfers first, then the rows through the model, then sampling.
+// Carries out a step on one back end: transfers first, then the rows through the model, then
+// sampling.
 //
-// Two implementations, chosen at run time: exec/cpu_executor.h and the simulator of tests/sim. Thread: the engine's.
+// Two implementations, chosen at run time: exec/cpu_executor.h and the simulator of tests/sim.
+// Thread: the engine's.
 #pragma once
 
 #include "base/result.h"
@@ -12,8 +14,8 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Runs the step and fills `result` (whose vectors it reuses), one entry per segment in order. A failure fails the step's
-  // sequences, never the process: kInternal or kIo.
+  // Runs the step and fills `result` (whose vectors it reuses), one entry per segment in order. A
+  // failure fails the step's sequences, never the process: kInternal or kIo.
   virtual base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                                  core::StepResult* result) = 0;
 };

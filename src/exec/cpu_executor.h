@@ -1,0 +1,81 @@
+// The CPU back end: a step's rows through the model on the thread pool, over KV pages in RAM.
+//
+// Owns the KV pool and the buffers of a step; everything is allocated in create(). Logits are made
+// kLogitsRows rows at a time, in row order, and sampled or scored before the next, so that a scored
+// prompt of any length needs a few MiB. Thread: the engine's, which is worker 0 of the pool.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "exec/executor.h"
+#include "model/model.h"
+#include "store/kv_pool.h"
+
+namespace exec {
+
+// Rows of one logits call: enough for the decodes of a usual batch to share one read of the output
+// matrix.
+inline constexpr int32_t kLogitsRows = 32;
+
+struct CpuExecutorOptions {
+  int32_t rows_max = 0;            // max_num_batched_tokens
+  int32_t segments_max = 0;        // of one step
+  std::vector<core::TokenId> eos;  // masked while a sequence is shorter than min_tokens
+};
+
+class CpuExecutor final : public Executor {
+ public:
+  // Errors: kTooLarge (memory).
+  static base::Result<std::unique_ptr<CpuExecutor>> create(device::Stream& stream,
+                                                           model::Model& model,
+                                                           const core::ModelConfig& config,
+                                                           store::KvPool kv,
+                                                           const CpuExecutorOptions& options);
+
+  base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
+                         core::StepResult* result) override;
+
+  const store::KvPool& kv() const { return kv_; }
+
+  // Bytes that create() takes beside model and KV.
+  static int64_t staging_bytes(const core::ModelConfig& config, const CpuExecutorOptions& options,
+                               int32_t num_threads);
+
+ private:
+  // One row whose logits are wanted, and why.
+  struct LogitsRow {
+    int32_t row = 0;      // of the step
+    int32_t segment = 0;  // of the plan
+    int32_t position = 0;
+  };
+
+  CpuExecutor(device::Stream& stream, model::Model& model, const core::ModelConfig& config,
+              store::KvPool kv, const CpuExecutorOptions& options);
+  base::Result<void> check(const core::StepPlan& plan) const;
+  void gather_inputs(const core::StepPlan& plan);
+  void prepare_result(const core::StepPlan& plan, core::StepResult* result);
+  void finish_rows(const core::StepPlan& plan, core::StepResult* result);
+  void finish_row(const core::Segment& segment, const LogitsRow& row, std::span<float> logits,
+                  int worker, core::SegmentResult* result);
+
+  device::Stream& stream_;
+  model::Model& model_;
+  const core::ModelConfig config_;
+  const CpuExecutorOptions options_;
+  store::KvPool kv_;
+  std::vector<ops::KvLayer> layers_;
+  std::vector<core::TokenId> tokens_;
+  std::vector<int32_t> positions_;
+  std::vector<ops::AttentionSegment> segments_;
+  std::vector<LogitsRow> logits_rows_;
+  std::vector<int32_t> row_indices_;
+  std::vector<std::vector<core::TokenId>>
+      stop_ids_;                     // per worker: eos and the request's stop tokens
+  device::Buffer logits_;            // (kLogitsRows, V) f32
+  device::Buffer sample_workspace_;  // per worker
+  int64_t sample_workspace_bytes_ = 0;
+};
+
+}  // namespace exec
