@@ -9,7 +9,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import tarfile
 import tempfile
 
 VERSION = "0.3.36"
@@ -60,8 +59,7 @@ def llama_bench(jobs):
     package = fetch_sources(folder)
     sources = folder / f"llama_cpp_python-{VERSION}/vendor/llama.cpp"
     if not sources.exists():
-        with tarfile.open(package) as archive:
-            archive.extractall(folder, filter="data")
+        run("unpacking", ["tar", "-xzf", package, "-C", folder, "--no-same-owner"])
     run("configuring", ["cmake", "-S", sources, "-B", folder / "build", "-G", "Ninja", *CMAKE_OPTIONS])
     run("building llama-bench (some minutes)", ["cmake", "--build", folder / "build", "--target", "llama-bench", "-j", str(jobs)])
     return binary

@@ -130,7 +130,8 @@ def function_name(head):
     match = re.search(r"((?:~?\w+(?:<[^<>()]*>)?::)*(?:operator\s*(?:\(\)|\[\]|[^\s\w(]+|\w+)|~?\w+))\s*\(", head)
     if not match or match.group(1) in {"if", "for", "while", "switch", "catch", "requires", "alignas", "decltype", "sizeof"}:
         return None
-    return match.group(1)
+    test = re.match(r"(?:TEST|TEST_F|TEST_P|TYPED_TEST)\s*\(\s*(\w+)\s*,\s*(\w+)\s*\)", head)
+    return f"{test.group(1)}.{test.group(2)}" if test else match.group(1)
 
 
 def exceptions(findings):

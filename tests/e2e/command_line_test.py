@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""The binary as a person uses it: help that helps, one line for an error, the same answer from every instruction set."""
+
+import json
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+import serving
+
+
+def run(*arguments):
+    return subprocess.run([serving.BINARY, *arguments], capture_output=True, text=True)
+
+
+def short_needle():
+    """(prompt, answer): a planted fact with some text around it and its question, a few hundred tokens."""
+    with open(serving.TOP / "tests/data/needles/needles-2k.jsonl", encoding="utf-8") as lines:
+        document = json.loads(next(lines))
+    item = next(item for item in document["items"] if item["kind"] == "secret")
+    answer = item["answer"].strip().rstrip(".")
+    place = document["context"].index(answer)
+    lines = document["context"][max(0, place - 600):place + 600].splitlines()[1:-1]
+    return "\n".join(lines) + "\n" + item["question"], answer
+
+
+class CommandLine(unittest.TestCase):
+    def test_help_has_an_example(self):
+        for subcommand in (["serve"], ["generate"], ["bench"], ["inspect"], ["eval", "needles"]):
+            done = run(*subcommand, "--help")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("Example", done.stdout)
+            self.assertIn("spillway " + " ".join(subcommand), done.stdout)
+
+    def test_an_error_is_one_line_that_names_the_cause(self):
+        with tempfile.TemporaryDirectory() as folder:
+            damaged = pathlib.Path(folder) / "damaged.gguf"
+            damaged.write_bytes(pathlib.Path(serving.LONGNEEDLE).read_bytes()[:100_000])
+            for arguments, words in ((["inspect", "no-such-model"], "no-such-model"),
+                                     (["inspect", str(damaged)], "damaged.gguf"),
+                                     (["bench", serving.LONGNEEDLE, "-p", "0", "-n", "0"], "nothing to measure"),
+                                     (["bench", serving.LONGNEEDLE, "--device-memory", "lots"], "lots")):
+                done = run(*arguments)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(words, done.stderr)
+                self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+
+    def test_what_is_not_built_is_refused_by_name(self):
+        for option, value in (("--preset", "full"), ("--device", "cuda"), ("--budget", "2048"), ("--host-memory", "1GiB")):
+            done = run("bench", serving.LONGNEEDLE, option, value)
+            self.assertNotEqual(done.returncode, 0, option)
+            self.assertIn(option, done.stderr + done.stdout)
+            self.assertIn("this version", done.stderr + done.stdout)
+
+    def test_every_instruction_set_and_thread_count_finds_the_needle(self):
+        prompt, answer = short_needle()
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+            file.write(prompt)
+            file.flush()
+            for options in (["--isa", "reference"], ["--isa", "avx2"], ["--isa", "avx512"], ["-t", "1"], ["--kv-cache-dtype", "f32"]):
+                done = run("generate", serving.LONGNEEDLE, "-f", file.name, "-n", "16", *options)
+                if "avx" in " ".join(options) and "does not have" in done.stderr:
+                    continue  # this processor lacks it
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn(answer, done.stdout, options)
+
+    def test_bench_prints_the_peers_keys(self):
+        done = run("bench", serving.LONGNEEDLE, "-p", "64", "-n", "4", "-d", "0,64", "-r", "2", "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = json.loads(done.stdout)
+        self.assertEqual([(r["n_prompt"], r["n_gen"], r["n_depth"]) for r in rows], [(64, 0, 0), (0, 4, 0), (64, 0, 64), (0, 4, 64)])
+        for row in rows:
+            self.assertEqual(len(row["samples_ts"]), 2)
+            self.assertGreater(row["avg_ts"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

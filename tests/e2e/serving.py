@@ -1,0 +1,84 @@
+"""A running server for tests, and a little HTTP."""
+
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+BINARY = os.environ.get("SPILLWAY_BINARY", str(TOP / "build/release/spillway"))
+LONGNEEDLE = str(TOP / "models/longneedle/longneedle-q8_0.gguf")
+
+
+def smollm2():
+    """The chat model's file, fetched if need be; None where that is not possible."""
+    done = subprocess.run([BINARY, "inspect", "smollm2"], capture_output=True, text=True)
+    return "smollm2" if done.returncode == 0 else None
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """`with Server(model, "--option", "value") as server:` runs until the end of the block and must then exit with 0."""
+
+    def __init__(self, model, *options):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([BINARY, "serve", model, "--port", str(self.port), *options],
+                                        stdout=self.log, stderr=subprocess.STDOUT)
+
+    def __enter__(self):
+        for _ in range(1200):
+            if self.process.poll() is not None:
+                raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.output()}")
+            try:
+                if self.request("GET", "/ready")[0] == 200:
+                    return self
+            except OSError:
+                pass
+            time.sleep(0.05)
+        self.process.kill()
+        raise AssertionError(f"the server was not ready after 60 s:\n{self.output()}")
+
+    def __exit__(self, kind, value, trace):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = "no end after SIGTERM"
+        if kind is None and status != 0:
+            raise AssertionError(f"the server's end: {status}\n{self.output()}")
+        if kind is not None:
+            print(self.output())
+
+    def output(self):
+        self.log.seek(0)
+        return self.log.read()[-8000:]
+
+    def request(self, method, path, body=None, headers=None):
+        """(status, headers, text)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        payload = json.dumps(body) if isinstance(body, (dict, list)) else body
+        connection.request(method, path, payload, {"Content-Type": "application/json", **(headers or {})})
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read().decode()
+
+    def metric(self, name):
+        """The sum of a metric's samples."""
+        text = self.request("GET", "/metrics")[2]
+        values = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? ([-+0-9.eE]+)$", text, re.M)
+        if not values:
+            raise AssertionError(f"no metric {name}")
+        return sum(float(value) for value in values)
