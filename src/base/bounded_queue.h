@@ -1,7 +1,8 @@
-// A bounded first-in first-out queue between threads. Full is an answer (try_push returns false), never growth.
+// A bounded first-in first-out queue between threads. Full is an answer (try_push returns false),
+// never growth.
 //
-// Any number of producers and consumers. Storage is allocated once, in the constructor; after that push and pop allocate
-// nothing. Thread: all members may be called from any thread.
+// Any number of producers and consumers. Storage is allocated once, in the constructor; after that
+// push and pop allocate nothing. Thread: all members may be called from any thread.
 #pragma once
 
 #include <chrono>
@@ -39,7 +40,8 @@ class BoundedQueue {
     return pop_locked();
   }
 
-  // Waits up to `timeout` for a value. Nothing when the time passed or the queue is closed and empty.
+  // Waits up to `timeout` for a value. Nothing when the time passed or the queue is closed and
+  // empty.
   template <typename Rep, typename Period>
   std::optional<T> pop_for(std::chrono::duration<Rep, Period> timeout) {
     std::unique_lock lock(mutex_);

@@ -1,5 +1,6 @@
-// Assertions that stay on. A failed CHECK is a bug of ours, never the outside's fault: it prints the condition, the place
-// and the values given, and aborts. Conditions that hostile input can reach return a Result instead (base/result.h).
+// Assertions that stay on. A failed CHECK is a bug of ours, never the outside's fault: it prints
+// the condition, the place and the values given, and aborts. Conditions that hostile input can
+// reach return a Result instead (base/result.h).
 //
 //   CHECK(row < rows, "row {} of {}", row, rows);
 //
@@ -13,13 +14,14 @@
 
 namespace base {
 
-[[noreturn]] void check_failed(const char* file, int line, const char* condition, std::string_view message);
+[[noreturn]] void check_failed(const char* file, int line, const char* condition,
+                               std::string_view message);
 
 }  // namespace base
 
-#define CHECK(condition, ...)                                                           \
-  do {                                                                                  \
-    if (!(condition)) [[unlikely]]                                                      \
+#define CHECK(condition, ...)                                                              \
+  do {                                                                                     \
+    if (!(condition)) [[unlikely]]                                                         \
       ::base::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
   } while (false)
 

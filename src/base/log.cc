@@ -8,7 +8,8 @@ namespace base {
 
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> instance = [] {
-    auto made = std::make_shared<spdlog::logger>("spillway", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    auto made = std::make_shared<spdlog::logger>("spillway",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->set_pattern("%H:%M:%S.%e %L %v");
     return made;
   }();
@@ -22,7 +23,8 @@ Result<void> set_log_level(std::string_view level) {
       return {};
     }
   }
-  return error(Code::kInvalidArgument, "log level '{}': expected trace, debug, info, warn, error or off", level);
+  return error(Code::kInvalidArgument,
+               "log level '{}': expected trace, debug, info, warn, error or off", level);
 }
 
 }  // namespace base

@@ -1,4 +1,5 @@
-// Logging: one process-wide logger to standard error, so that standard output stays free for answers and tables.
+// Logging: one process-wide logger to standard error, so that standard output stays free for
+// answers and tables.
 //
 //   LOG_INFO("loaded {} tensors in {} ms", n, ms);
 //

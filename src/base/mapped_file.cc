@@ -14,9 +14,10 @@ namespace base {
 Result<MappedFile> MappedFile::open(const std::string& path) {
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
-    return error(errno == ENOENT ? Code::kNotFound : Code::kIo, "{}: cannot open: {}", path, std::strerror(errno));
+    return error(errno == ENOENT ? Code::kNotFound : Code::kIo, "{}: cannot open: {}", path,
+                 std::strerror(errno));
   }
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {
     ::close(fd);
     return error(Code::kInvalidArgument, "{}: expected a regular file with data in it", path);
@@ -25,12 +26,15 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   int reason = errno;
   ::close(fd);
-  if (data == MAP_FAILED) return error(Code::kIo, "{}: cannot map: {}", path, std::strerror(reason));
+  if (data == MAP_FAILED)
+    return error(Code::kIo, "{}: cannot map: {}", path, std::strerror(reason));
   return MappedFile(path, static_cast<const std::byte*>(data), size);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);

@@ -1,7 +1,8 @@
 // Result<T>: a value, or an Error with one of eight codes and a message for people.
 //
-// For what the outside got wrong (files, requests, limits). A message says what, which object, what was expected and found,
-// and where it helps what to do next. Nothing of ours throws; exceptions of third-party code stop at the wrapper around it.
+// For what the outside got wrong (files, requests, limits). A message says what, which object, what
+// was expected and found, and where it helps what to do next. Nothing of ours throws; exceptions of
+// third-party code stop at the wrapper around it.
 #pragma once
 
 #include <fmt/format.h>
@@ -108,13 +109,14 @@ class [[nodiscard]] Result<void> {
 #define BASE_CONCAT(a, b) BASE_CONCAT_INNER(a, b)
 
 // Returns the error of `expression` (a Result) from the enclosing function.
-#define RETURN_IF_ERROR(expression)                                     \
-  do {                                                                  \
-    auto result_of_expression = (expression);                           \
+#define RETURN_IF_ERROR(expression)                                                 \
+  do {                                                                              \
+    auto result_of_expression = (expression);                                       \
     if (!result_of_expression.ok()) return std::move(result_of_expression).error(); \
   } while (false)
 
-// ASSIGN_OR_RETURN(auto x, f()): x is the value of f(), or the enclosing function returns its error.
+// ASSIGN_OR_RETURN(auto x, f()): x is the value of f(), or the enclosing function returns its
+// error.
 #define ASSIGN_OR_RETURN(declaration, expression) \
   ASSIGN_OR_RETURN_INNER(BASE_CONCAT(result_at_line_, __LINE__), declaration, expression)
 #define ASSIGN_OR_RETURN_INNER(result, declaration, expression) \

@@ -9,8 +9,9 @@
 
 namespace base {
 
-// Bytes of `text`: a decimal number, optionally with a fraction, and one of B, KiB, MiB, GiB, TiB (nothing means bytes).
-// Errors: kInvalidArgument naming the text when it is anything else, negative or over 2^60.
+// Bytes of `text`: a decimal number, optionally with a fraction, and one of B, KiB, MiB, GiB, TiB
+// (nothing means bytes). Errors: kInvalidArgument naming the text when it is anything else,
+// negative or over 2^60.
 Result<int64_t> parse_bytes(std::string_view text);
 
 // "1.50 GiB", "27.9 MiB", "512 B": three significant digits.

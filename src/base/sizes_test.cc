@@ -14,7 +14,8 @@ TEST(Sizes, ParsesNumbersWithBinaryUnits) {
 }
 
 TEST(Sizes, RefusesEverythingElseByName) {
-  for (const char* text : {"", "GiB", "-1GiB", "12 parsecs", "12GB", "nan", "1e300TiB", "9999999999TiB"}) {
+  for (const char* text :
+       {"", "GiB", "-1GiB", "12 parsecs", "12GB", "nan", "1e300TiB", "9999999999TiB"}) {
     Result<int64_t> result = parse_bytes(text);
     ASSERT_FALSE(result.ok()) << text;
     EXPECT_NE(result.error().message.find(text), std::string::npos);

@@ -9,8 +9,9 @@
 namespace base {
 namespace {
 
-// Polls before a worker sleeps: about 50 us on a 4 GHz core, the longest gap between two loops of one decode step. A sleep
-// and a wake cost 5 to 50 us, which a step of several hundred loops cannot pay each time.
+// Polls before a worker sleeps: about 50 us on a 4 GHz core, the longest gap between two loops of
+// one decode step. A sleep and a wake cost 5 to 50 us, which a step of several hundred loops cannot
+// pay each time.
 constexpr int kPollsBeforeSleep = 4000;
 
 void pause() {
@@ -24,7 +25,8 @@ void pause() {
 ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
   CHECK(num_threads >= 1, "num_threads is {}", num_threads);
   threads_.reserve(static_cast<size_t>(num_threads - 1));
-  for (int worker = 1; worker < num_threads; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
+  for (int worker = 1; worker < num_threads; ++worker)
+    threads_.emplace_back([this, worker] { serve(worker); });
 }
 
 ThreadPool::~ThreadPool() {

@@ -29,7 +29,8 @@ TEST(ThreadPool, ManyShortLoopsSeeEachOthersWrites) {
   for (int loop = 0; loop < 20000; ++loop) {
     pool.parallel_for(64, [&](int64_t item, int) { values[static_cast<size_t>(item)] += item; });
   }
-  for (int64_t item = 0; item < 64; ++item) EXPECT_EQ(values[static_cast<size_t>(item)], item * 20000);
+  for (int64_t item = 0; item < 64; ++item)
+    EXPECT_EQ(values[static_cast<size_t>(item)], item * 20000);
 }
 
 }  // namespace

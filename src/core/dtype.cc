@@ -21,7 +21,9 @@ constexpr std::array<DTypeInfo, kNumDTypes> kInfo{{{"F32", 1, 4},
 
 }  // namespace
 
-const DTypeInfo& info(DType type) { return kInfo[static_cast<size_t>(type)]; }
+const DTypeInfo& info(DType type) {
+  return kInfo[static_cast<size_t>(type)];
+}
 
 std::optional<DType> find_dtype(std::string_view name) {
   for (int i = 0; i < kNumDTypes; ++i) {

@@ -1,7 +1,8 @@
 // Element types of weights and KV, as GGUF and safetensors define them.
 //
-// Quantised types store a row as blocks of `block_elements` consecutive elements in `block_bytes` bytes; a row's length is a
-// multiple of block_elements. The bytes of each block type are laid out as in GGUF (ops/reference/dequantize.h defines them).
+// Quantised types store a row as blocks of `block_elements` consecutive elements in `block_bytes`
+// bytes; a row's length is a multiple of block_elements. The bytes of each block type are laid out
+// as in GGUF (ops/reference/dequantize.h defines them).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,19 @@
 
 namespace core {
 
-enum class DType : uint8_t { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K };
+enum class DType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K
+};
 inline constexpr int kNumDTypes = 11;
 
 struct DTypeInfo {

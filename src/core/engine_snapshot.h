@@ -1,4 +1,5 @@
-// The engine's counters and gauges as one plain copy: what /metrics, the status line and tests read.
+// The engine's counters and gauges as one plain copy: what /metrics, the status line and tests
+// read.
 //
 // Counters only rise. A copy is taken between steps, so its numbers agree with each other.
 #pragma once
@@ -9,24 +10,26 @@ namespace core {
 
 struct EngineSnapshot {
   // Gauges.
-  int64_t requests_running = 0;    // admitted, holding blocks
-  int64_t requests_waiting = 0;    // in the inbox or queue, preempted ones included
-  int64_t blocks_total = 0;        // = free + in use + cached
-  int64_t blocks_free = 0;         // hold nothing
-  int64_t blocks_in_use = 0;       // held by an unfinished sequence
-  int64_t blocks_cached = 0;       // held by the prefix index alone; reclaimed when needed
+  int64_t requests_running = 0;  // admitted, holding blocks
+  int64_t requests_waiting = 0;  // in the inbox or queue, preempted ones included
+  int64_t blocks_total = 0;      // = free + in use + cached
+  int64_t blocks_free = 0;       // hold nothing
+  int64_t blocks_in_use = 0;     // held by an unfinished sequence
+  int64_t blocks_cached = 0;     // held by the prefix index alone; reclaimed when needed
   // Counters.
   int64_t steps = 0;
-  int64_t rows_run = 0;            // tokens computed, prompt and decode
-  int64_t prompt_tokens = 0;       // of requests started
+  int64_t rows_run = 0;       // tokens computed, prompt and decode
+  int64_t prompt_tokens = 0;  // of requests started
   int64_t prompt_tokens_cached = 0;
   int64_t generated_tokens = 0;
   int64_t prefix_cache_queries = 0;  // tokens looked up
   int64_t prefix_cache_hits = 0;     // tokens found
   int64_t preemptions = 0;
-  int64_t requests_finished_stop = 0, requests_finished_length = 0, requests_aborted = 0, requests_failed = 0;
-  int64_t requests_refused = 0;    // inbox full
-  int64_t engine_heartbeat_us = 0; // monotonic clock at the end of the last loop, idle ones included
+  int64_t requests_finished_stop = 0, requests_finished_length = 0, requests_aborted = 0,
+          requests_failed = 0;
+  int64_t requests_refused = 0;  // inbox full
+  // monotonic clock at the end of the last loop, idle ones included
+  int64_t engine_heartbeat_us = 0;
 };
 
 }  // namespace core

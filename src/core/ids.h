@@ -1,4 +1,5 @@
-// Identities that must not be mixed up: each is its own type, so that swapping two arguments does not compile.
+// Identities that must not be mixed up: each is its own type, so that swapping two arguments does
+// not compile.
 #pragma once
 
 #include <compare>
@@ -13,12 +14,19 @@ using TokenId = int32_t;
 enum class SeqId : uint64_t {};
 // A request as the caller knows it; one request with n > 1 makes n sequences.
 enum class RequestId : uint64_t {};
-// A block: the L x Hk pages that hold the same P tokens of a sequence, an index into the pool. Blocks are what the host
-// reserves, shares and frees while all pages of a token range live and die together (presets without a host tier).
+// A block: the L x Hk pages that hold the same P tokens of a sequence, an index into the pool.
+// Blocks are what the host reserves, shares and frees while all pages of a token range live and die
+// together (presets without a host tier).
 enum class BlockId : int32_t {};
 
-constexpr int32_t index(BlockId id) { return static_cast<int32_t>(id); }
-constexpr uint64_t number(SeqId id) { return static_cast<uint64_t>(id); }
-constexpr uint64_t number(RequestId id) { return static_cast<uint64_t>(id); }
+constexpr int32_t index(BlockId id) {
+  return static_cast<int32_t>(id);
+}
+constexpr uint64_t number(SeqId id) {
+  return static_cast<uint64_t>(id);
+}
+constexpr uint64_t number(RequestId id) {
+  return static_cast<uint64_t>(id);
+}
 
 }  // namespace core

@@ -1,4 +1,5 @@
-// What a model is: the checked result of reading config.json or GGUF metadata. Every other folder sizes itself from this.
+// What a model is: the checked result of reading config.json or GGUF metadata. Every other folder
+// sizes itself from this.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +15,21 @@ const char* arch_name(Arch arch);
 
 enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
 
-// Rotary position embedding. model/rope_frequencies.h turns this into D/2 frequencies and one magnitude.
+// Rotary position embedding. model/rope_frequencies.h turns this into D/2 frequencies and one
+// magnitude.
 struct RopeConfig {
   double theta = 10000.0;
   RopeScaling scaling = RopeScaling::kNone;
-  double factor = 1.0;              // linear, llama3, yarn
-  int32_t original_context = 0;     // llama3, yarn: tokens the model was first trained for
-  double low_freq_factor = 1.0;     // llama3
-  double high_freq_factor = 4.0;    // llama3
-  double attention_factor = 0.0;    // yarn; 0 = derived from factor
-  double beta_fast = 32.0;          // yarn
-  double beta_slow = 1.0;           // yarn
-  bool truncate = true;             // yarn: round the correction range to whole channels
-  // GGUF writes llama3 scaling as one divisor a channel pair (tensor rope_freqs.weight); when not empty it replaces `scaling`.
+  double factor = 1.0;            // linear, llama3, yarn
+  int32_t original_context = 0;   // llama3, yarn: tokens the model was first trained for
+  double low_freq_factor = 1.0;   // llama3
+  double high_freq_factor = 4.0;  // llama3
+  double attention_factor = 0.0;  // yarn; 0 = derived from factor
+  double beta_fast = 32.0;        // yarn
+  double beta_slow = 1.0;         // yarn
+  bool truncate = true;           // yarn: round the correction range to whole channels
+  // GGUF writes llama3 scaling as one divisor a channel pair (tensor rope_freqs.weight); when not
+  // empty it replaces `scaling`.
   std::vector<float> freq_divisors;  // (D / 2)
 };
 
@@ -43,13 +46,13 @@ struct ModelConfig {
   int32_t context_max = 0;   // tokens the model claims to handle
   float norm_eps = 1e-5f;
   RopeConfig rope;
-  bool tied_embeddings = false;  // the output matrix is the token embedding
-  bool qkv_bias = false;         // qwen2
-  bool qk_norm = false;          // qwen3: RMSNorm of each head of q and k before RoPE
+  bool tied_embeddings = false;     // the output matrix is the token embedding
+  bool qkv_bias = false;            // qwen2
+  bool qk_norm = false;             // qwen3: RMSNorm of each head of q and k before RoPE
   bool attention_out_bias = false;  // llama with attention_bias = true
   bool mlp_bias = false;            // llama with mlp_bias = true
-  TokenId bos = -1;              // -1: none
-  std::vector<TokenId> eos;      // any of these ends a sequence
+  TokenId bos = -1;                 // -1: none
+  std::vector<TokenId> eos;         // any of these ends a sequence
 };
 
 }  // namespace core

@@ -11,23 +11,25 @@
 
 namespace core {
 
-// Defaults are OpenAI's and vLLM's. Every field is checked by api/ (or the app) before it comes here.
+// Defaults are OpenAI's and vLLM's. Every field is checked by api/ (or the app) before it comes
+// here.
 struct SamplingParams {
-  float temperature = 1.0f;  // 0 = greedy
-  int32_t top_k = 0;         // 0 = all
-  float top_p = 1.0f;        // (0, 1]
-  float min_p = 0.0f;        // [0, 1]; relative to the most likely token
+  float temperature = 1.0f;         // 0 = greedy
+  int32_t top_k = 0;                // 0 = all
+  float top_p = 1.0f;               // (0, 1]
+  float min_p = 0.0f;               // [0, 1]; relative to the most likely token
   float repetition_penalty = 1.0f;  // > 0; over prompt and output
   float presence_penalty = 0.0f;    // [-2, 2]; over the output
   float frequency_penalty = 0.0f;   // [-2, 2]; over the output
   std::vector<std::pair<TokenId, float>> logit_bias;
-  uint64_t seed = 0;                      // token i of a sequence draws from (seed, i) alone
-  std::optional<int32_t> logprobs;        // number of top tokens to report beside each sampled one; 0 = just that one
-  std::optional<int32_t> prompt_logprobs; // the same for prompt tokens (echo)
-  int32_t max_tokens = 16;                // >= 0; 0 only scores the prompt
-  int32_t min_tokens = 0;                 // stop tokens are masked before this many
+  uint64_t seed = 0;  // token i of a sequence draws from (seed, i) alone
+  // number of top tokens to report beside each sampled one; 0 = just that one
+  std::optional<int32_t> logprobs;
+  std::optional<int32_t> prompt_logprobs;  // the same for prompt tokens (echo)
+  int32_t max_tokens = 16;                 // >= 0; 0 only scores the prompt
+  int32_t min_tokens = 0;                  // stop tokens are masked before this many
   bool ignore_eos = false;
-  std::vector<TokenId> stop_token_ids;    // end the sequence like an eos, reported as stop_reason
+  std::vector<TokenId> stop_token_ids;  // end the sequence like an eos, reported as stop_reason
 };
 
 // How a sequence attends. Until the sparse presets exist only kDense is accepted at admission.
@@ -42,9 +44,9 @@ struct Request {
   std::vector<TokenId> prompt;  // not empty
   SamplingParams sampling;
   AttentionPolicy policy;
-  std::string cache_salt;       // sequences share cached pages only with equal salts
-  bool use_prefix_cache = true; // false: neither reads nor feeds the prefix cache
-  int64_t arrival_us = 0;       // monotonic clock, before tokenisation
+  std::string cache_salt;        // sequences share cached pages only with equal salts
+  bool use_prefix_cache = true;  // false: neither reads nor feeds the prefix cache
+  int64_t arrival_us = 0;        // monotonic clock, before tokenisation
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kAbort, kError };

@@ -19,8 +19,8 @@ base::Result<Buffer> Buffer::allocate(int64_t bytes, const char* what) {
   void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {
-    return base::error(base::Code::kTooLarge, "cannot get {} of memory for {}: {}", base::format_bytes(bytes), what,
-                       std::strerror(errno));
+    return base::error(base::Code::kTooLarge, "cannot get {} of memory for {}: {}",
+                       base::format_bytes(bytes), what, std::strerror(errno));
   }
   if (bytes >= kHugePageBytes) ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   return Buffer(static_cast<std::byte*>(data), bytes);

@@ -1,4 +1,5 @@
-// Memory of the device. On the CPU back end: anonymous pages of RAM, 64-byte aligned, huge pages advised above 2 MiB.
+// Memory of the device. On the CPU back end: anonymous pages of RAM, 64-byte aligned, huge pages
+// advised above 2 MiB.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,8 @@
 
 namespace device {
 
-// Owns its bytes, zero at first and committed as they are first touched. Movable, not copyable. Thread: any one at a time.
+// Owns its bytes, zero at first and committed as they are first touched. Movable, not copyable.
+// Thread: any one at a time.
 class Buffer {
  public:
   Buffer() = default;

@@ -14,7 +14,8 @@ namespace {
 
 #if defined(__x86_64__)
 bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
 }
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -22,8 +23,12 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
 }
 #else
-bool has_avx2() { return false; }
-bool has_avx512() { return false; }
+bool has_avx2() {
+  return false;
+}
+bool has_avx512() {
+  return false;
+}
 #endif
 
 // First number in a file, or `otherwise` when there is none ("max" included).
@@ -57,9 +62,12 @@ int64_t system_available_bytes() {
 
 const char* isa_name(Isa isa) {
   switch (isa) {
-    case Isa::kReference: return "reference";
-    case Isa::kAvx2: return "avx2";
-    case Isa::kAvx512: return "avx512";
+    case Isa::kReference:
+      return "reference";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
   }
   return "unknown";
 }
@@ -74,12 +82,13 @@ base::Result<Isa> parse_isa(std::string_view name) {
   for (Isa isa : {Isa::kReference, Isa::kAvx2, Isa::kAvx512}) {
     if (name != isa_name(isa)) continue;
     if (isa > detect_isa()) {
-      return base::error(base::Code::kUnsupported, "--isa {}: this processor offers {} at most", name,
-                         isa_name(detect_isa()));
+      return base::error(base::Code::kUnsupported, "--isa {}: this processor offers {} at most",
+                         name, isa_name(detect_isa()));
     }
     return isa;
   }
-  return base::error(base::Code::kInvalidArgument, "--isa {}: expected reference, avx2 or avx512", name);
+  return base::error(base::Code::kInvalidArgument, "--isa {}: expected reference, avx2 or avx512",
+                     name);
 }
 
 int num_physical_cores() {
@@ -90,9 +99,11 @@ int num_physical_cores() {
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &mask)) continue;
     std::string topology = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
-    cores.emplace(read_number(topology + "physical_package_id", 0), read_number(topology + "core_id", cpu));
+    cores.emplace(read_number(topology + "physical_package_id", 0),
+                  read_number(topology + "core_id", cpu));
   }
-  return static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(static_cast<int64_t>(cores.size()), quota_cores())));
+  return static_cast<int>(
+      std::max<int64_t>(1, std::min<int64_t>(static_cast<int64_t>(cores.size()), quota_cores())));
 }
 
 int64_t memory_available_bytes() {

@@ -1,4 +1,5 @@
-// Where an op runs. On the CPU back end that is the thread pool, and a call returns when its work is done.
+// Where an op runs. On the CPU back end that is the thread pool, and a call returns when its work
+// is done.
 #pragma once
 
 #include "base/thread_pool.h"

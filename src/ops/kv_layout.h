@@ -1,8 +1,9 @@
 // Where a layer's KV pages lie in memory.
 //
-// A page is K [P, D] then V [P, D] of one KV head, contiguous. The page of KV head h in frame f is at
-// base + f * frame_stride_bytes + h * head_stride_bytes: with one table for all heads a frame is a block's slice of this layer
-// (frame_stride = Hk pages); with tables of their own per head, head_stride is 0.
+// A page is K [P, D] then V [P, D] of one KV head, contiguous. The page of KV head h in frame f is
+// at base + f * frame_stride_bytes + h * head_stride_bytes: with one table for all heads a frame is
+// a block's slice of this layer (frame_stride = Hk pages); with tables of their own per head,
+// head_stride is 0.
 #pragma once
 
 #include <cstddef>
