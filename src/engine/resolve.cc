@@ -14,6 +14,14 @@ using base::Code;
 using base::error;
 using base::format_bytes;
 
+// Advice is rounded to the side on which it works.
+std::string advise_at_most(int64_t bytes) {
+  return fmt::format("{}MiB", std::max<int64_t>(0, bytes >> 20));
+}
+std::string advise_at_least(int64_t bytes) {
+  return fmt::format("{}MiB", (bytes + (1 << 20) - 1) >> 20);
+}
+
 base::Result<void> check_range(const char* flag, int64_t value, int64_t min, int64_t max) {
   if (value >= min && value <= max) return {};
   return error(Code::kInvalidArgument, "{} is {}: it must be between {} and {}", flag, value, min,
@@ -68,7 +76,7 @@ base::Result<int64_t> kv_budget(const EngineOptions& options, const MemorySizes&
                    "--device-memory {} beside {} of weights is over the {} of this machine: lower "
                    "it to {} or less",
                    format_bytes(asked), format_bytes(memory.weights_bytes),
-                   format_bytes(memory.available_bytes), format_bytes(std::max<int64_t>(0, left)));
+                   format_bytes(memory.available_bytes), advise_at_most(left));
     }
     if (asked <= beside) {
       return error(Code::kTooLarge,
@@ -121,7 +129,7 @@ base::Result<ResolvedSizes> resolve(const EngineOptions& options, const core::Mo
                  "{} tokens need {} of KV pages, {} are there: lower --max-model-len to {} or "
                  "raise --device-memory to {}",
                  context, format_bytes(bytes_a_sequence), format_bytes(kv_bytes), tokens_max,
-                 format_bytes(memory_needed));
+                 advise_at_least(memory_needed));
   }
   sizes.num_blocks = static_cast<int32_t>(num_blocks);
   sizes.kv_bytes = num_blocks * sizes.block_bytes;

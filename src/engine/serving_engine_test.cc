@@ -1,0 +1,336 @@
+// Goal: the engine's contract: what is refused, how sequences end, what cancel, drain, stop and
+// reset do, and that a steady step allocates nothing. Method: an executor that counts upwards from
+// the last token, steps by hand or on the engine's own thread.
+#include "engine/serving_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <latch>
+#include <new>
+
+namespace {
+std::atomic<bool> g_counting = false;
+std::atomic<int64_t> g_allocations = 0;
+}  // namespace
+
+// Counts what is allocated while g_counting, on any thread of this program. Not inlined: gcc would
+// see malloc() and free() through one half of a pair and warn.
+[[gnu::noinline]] void* operator new(size_t size) {
+  if (g_counting) ++g_allocations;
+  void* p = std::malloc(size);
+  if (p == nullptr) std::abort();
+  return p;
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept {
+  std::free(p);
+}
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
+  std::free(p);
+}
+
+namespace engine {
+namespace {
+
+using core::FinishReason;
+using core::TokenId;
+
+constexpr int32_t kVocab = 100000;
+constexpr TokenId kEos = 50;
+
+class CountingExecutor : public exec::Executor {
+ public:
+  base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan&,
+                         core::StepResult* result) override {
+    if (fail) return base::error(base::Code::kIo, "the device is gone");
+    if (gate != nullptr) gate->wait();
+    result->segments.resize(plan.segments.size());
+    for (size_t i = 0; i < plan.segments.size(); ++i) {
+      const core::Segment& s = plan.segments[i];
+      core::SegmentResult& r = result->segments[i];
+      r.seq = s.seq;
+      r.sampled = s.sample;
+      r.token = (s.tokens[s.token_end - 1] + 1) % kVocab;
+    }
+    return {};
+  }
+
+  bool fail = false;
+  std::latch* gate = nullptr;  // a run waits for it
+};
+
+// A read stream as plain values.
+struct Answer {
+  std::vector<TokenId> tokens;
+  std::optional<Event> finished;
+};
+
+class ServingEngineTest : public ::testing::Test {
+ protected:
+  void make(int32_t inbox_capacity = 64) {
+    EngineOptions options;
+    options.inbox_capacity = inbox_capacity;
+    options.eog_tokens = {kEos};
+    core::ModelConfig model;
+    model.vocab_size = kVocab;
+    model.num_layers = 1;
+    const ResolvedSizes sizes{.max_num_seqs = 8,
+                              .max_num_batched_tokens = 64,
+                              .page_tokens = 16,
+                              .num_blocks = 1024,
+                              .context_max = 4096};
+    engine_ = make_engine(options, sizes, model, executor_, "test");
+  }
+
+  static core::Request request(std::vector<TokenId> prompt, int32_t max_tokens) {
+    static uint64_t id = 0;
+    core::Request r;
+    r.id = core::RequestId{++id};
+    r.prompt = std::move(prompt);
+    r.sampling.max_tokens = max_tokens;
+    return r;
+  }
+
+  std::shared_ptr<EventStream> submit(const core::Request& r) {
+    auto events = std::make_shared<EventStream>(r, nullptr);
+    EXPECT_TRUE(engine_->submit(r, events).ok());
+    return events;
+  }
+
+  base::Code refusal(const core::Request& r) {
+    const auto result = engine_->submit(r, std::make_shared<EventStream>(r, nullptr));
+    EXPECT_FALSE(result.ok());
+    return result.ok() ? base::Code::kInternal : result.error().code;
+  }
+
+  // Waits for the end when a thread runs the engine.
+  static Answer read(EventStream& events, std::chrono::seconds timeout = std::chrono::seconds(0)) {
+    Answer answer;
+    while (auto event = events.pop_for(timeout)) {
+      EXPECT_FALSE(answer.finished) << "an event after kFinished";
+      if (event->kind == Event::Kind::kToken) answer.tokens.push_back(event->token);
+      if (event->kind == Event::Kind::kFinished) {
+        answer.finished = std::move(event);
+        timeout = std::chrono::seconds(0);
+      }
+    }
+    return answer;
+  }
+
+  void run_all() {
+    while (engine_->step()) engine_->check_integrity();
+  }
+
+  CountingExecutor executor_;
+  std::unique_ptr<ServingEngine> engine_;
+};
+
+TEST_F(ServingEngineTest, RefusesWhatTheContractNames) {
+  make();
+  EXPECT_EQ(refusal(request({}, 1)), base::Code::kInvalidArgument);
+  EXPECT_EQ(refusal(request({kVocab}, 1)), base::Code::kInvalidArgument);
+  EXPECT_EQ(refusal(request({-1}, 1)), base::Code::kInvalidArgument);
+  EXPECT_EQ(refusal(request({1}, -1)), base::Code::kInvalidArgument);
+  EXPECT_EQ(refusal(request({1}, 4096)), base::Code::kTooLarge);
+  EXPECT_EQ(refusal(request({1}, std::numeric_limits<int32_t>::max())), base::Code::kTooLarge);
+  core::Request r = request({1}, 1);
+  r.policy.kind = core::AttentionPolicy::Kind::kSparse;
+  EXPECT_EQ(refusal(r), base::Code::kUnsupported);
+  r = request({1}, 1);
+  r.sampling.stop_token_ids = {kVocab};
+  EXPECT_EQ(refusal(r), base::Code::kInvalidArgument);
+  r = request({1}, 1);
+  r.sampling.logit_bias = {{-1, 0.5f}};
+  EXPECT_EQ(refusal(r), base::Code::kInvalidArgument);
+}
+
+TEST_F(ServingEngineTest, AFullInboxRefusesAndCountsIt) {
+  make(2);
+  submit(request({1}, 1));
+  submit(request({1}, 1));
+  EXPECT_EQ(refusal(request({1}, 1)), base::Code::kOverloaded);
+  EXPECT_EQ(engine_->snapshot().requests_waiting, 2);
+  EXPECT_EQ(engine_->snapshot().requests_refused, 1);
+  engine_->step();
+  submit(request({1}, 1));
+}
+
+TEST_F(ServingEngineTest, EndsByTheRules) {
+  make();
+  const auto end = [&](core::Request r) {
+    auto events = submit(r);
+    run_all();
+    return read(*events);
+  };
+  Answer a = end(request({kEos - 3}, 10));
+  EXPECT_EQ(a.tokens, (std::vector<TokenId>{kEos - 2, kEos - 1, kEos}));
+  EXPECT_EQ(a.finished->reason, FinishReason::kStop);
+  EXPECT_FALSE(a.finished->stop_token);
+
+  core::Request r = request({kEos - 3}, 5);
+  r.sampling.ignore_eos = true;
+  a = end(r);
+  EXPECT_EQ(a.tokens.size(), 5u);
+  EXPECT_EQ(a.finished->reason, FinishReason::kLength);
+
+  r = request({kEos - 3}, 5);
+  r.sampling.min_tokens = 4;
+  a = end(r);
+  EXPECT_EQ(a.finished->reason, FinishReason::kLength) << "an eos before min_tokens ends nothing";
+
+  r = request({10}, 5);
+  r.sampling.stop_token_ids = {12, 13};
+  a = end(r);
+  EXPECT_EQ(a.tokens, (std::vector<TokenId>{11, 12}));
+  EXPECT_EQ(a.finished->reason, FinishReason::kStop);
+  EXPECT_EQ(a.finished->stop_token, 12);
+
+  a = end(request({10, 11}, 0));
+  EXPECT_TRUE(a.tokens.empty());
+  EXPECT_EQ(a.finished->reason, FinishReason::kLength);
+  EXPECT_EQ(engine_->snapshot().blocks_in_use, 0);
+  EXPECT_EQ(engine_->snapshot().requests_finished_length, 3);
+  EXPECT_EQ(engine_->snapshot().requests_finished_stop, 2);
+}
+
+TEST_F(ServingEngineTest, CancelFreesAtAnyMoment) {
+  make();
+  core::Request queued = request({1}, 100), running = request(std::vector<TokenId>(200, 1), 100);
+  auto events_running = submit(running);
+  engine_->step();  // in the middle of its prompt
+  auto events_queued = submit(queued);
+  engine_->cancel(queued.id);
+  engine_->cancel(running.id);
+  engine_->cancel(running.id);
+  engine_->step();
+  for (auto& events : {events_running, events_queued}) {
+    const Answer a = read(*events);
+    ASSERT_TRUE(a.finished);
+    EXPECT_EQ(a.finished->reason, FinishReason::kAbort);
+  }
+  engine_->check_integrity();
+  const core::EngineSnapshot s = engine_->snapshot();
+  EXPECT_EQ(s.blocks_in_use + s.requests_running + s.requests_waiting, 0);
+  EXPECT_EQ(s.requests_aborted, 2);
+}
+
+TEST_F(ServingEngineTest, AFailedStepFailsItsSequencesAndTheEngineGoesOn) {
+  make();
+  auto events = submit(request({1}, 5));
+  executor_.fail = true;
+  engine_->step();
+  const Answer a = read(*events);
+  ASSERT_TRUE(a.finished);
+  EXPECT_EQ(a.finished->reason, FinishReason::kError);
+  EXPECT_FALSE(a.finished->error.empty());
+  EXPECT_EQ(a.finished->error.find("device"), std::string::npos) << "details are for the log";
+  executor_.fail = false;
+  events = submit(request({1}, 5));
+  run_all();
+  EXPECT_EQ(read(*events).tokens.size(), 5u);
+  EXPECT_EQ(engine_->snapshot().requests_failed, 1);
+}
+
+TEST_F(ServingEngineTest, CountsCachedTokensAndForgetsThemOnReset) {
+  make();
+  const std::vector<TokenId> prompt(100, 7);
+  const auto cached = [&] {
+    auto events = submit(request(prompt, 1));
+    run_all();
+    return events->try_pop()->cached_tokens;
+  };
+  EXPECT_EQ(cached(), 0);
+  EXPECT_EQ(cached(), 96);
+  EXPECT_EQ(engine_->snapshot().prompt_tokens_cached, 96);
+  engine_->reset_prefix_cache();
+  EXPECT_EQ(engine_->snapshot().blocks_cached, 0);
+  EXPECT_EQ(cached(), 0);
+}
+
+TEST_F(ServingEngineTest, TheThreadServesDrainsAndStops) {
+  make();
+  engine_->start();
+  std::vector<std::shared_ptr<EventStream>> streams;
+  for (int i = 0; i < 20; ++i) streams.push_back(submit(request({1000 * i + 60}, 10)));
+  engine_->reset_prefix_cache();
+  engine_->drain(60'000'000);
+  for (size_t i = 0; i < streams.size(); ++i) {
+    const Answer a = read(*streams[i], std::chrono::seconds(60));
+    ASSERT_EQ(a.tokens.size(), 10u);
+    EXPECT_EQ(a.tokens[9], static_cast<TokenId>(1000 * i + 70));
+  }
+  EXPECT_EQ(refusal(request({1}, 1)), base::Code::kOverloaded);
+  engine_->stop();
+  engine_->stop();
+  engine_->reset_prefix_cache();
+  EXPECT_EQ(engine_->snapshot().requests_finished_length, 20);
+}
+
+TEST_F(ServingEngineTest, DrainAbortsWhatOutlivesItsTime) {
+  make();
+  std::latch gate(1);
+  executor_.gate = &gate;
+  engine_->start();
+  auto events = submit(request({1000}, 4000));
+  std::jthread opener([&] { gate.count_down(); });
+  engine_->drain(0);
+  const Answer a = read(*events);
+  ASSERT_TRUE(a.finished);
+  EXPECT_EQ(engine_->snapshot().requests_running, 0);
+}
+
+TEST_F(ServingEngineTest, StopAbortsAndDelivers) {
+  make();
+  engine_->start();
+  auto events = submit(request({1000}, 4000));
+  engine_->stop();
+  const Answer a = read(*events);
+  ASSERT_TRUE(a.finished);
+  EXPECT_EQ(engine_->snapshot().blocks_in_use, 0);
+}
+
+TEST_F(ServingEngineTest, ManyThreadsSubmitCancelAndLook) {
+  make(1024);
+  engine_->start();
+  std::vector<std::jthread> clients;
+  for (int t = 0; t < 4; ++t) {
+    clients.emplace_back([this, t] {
+      for (int i = 0; i < 50; ++i) {
+        core::Request r;
+        r.id = core::RequestId{static_cast<uint64_t>(1'000'000 + 1000 * t + i)};
+        r.prompt = std::vector<TokenId>(static_cast<size_t>(1 + i), 100);
+        r.sampling.max_tokens = 20;
+        auto events = std::make_shared<EventStream>(r, nullptr);
+        ASSERT_TRUE(engine_->submit(r, events).ok());
+        if (i % 3 == 0) engine_->cancel(r.id);
+        const core::EngineSnapshot s = engine_->snapshot();
+        ASSERT_EQ(s.blocks_free + s.blocks_in_use + s.blocks_cached, s.blocks_total);
+        ASSERT_TRUE(read(*events, std::chrono::seconds(60)).finished);
+      }
+    });
+  }
+  clients.clear();
+  engine_->drain(60'000'000);
+  EXPECT_EQ(engine_->snapshot().blocks_in_use, 0);
+}
+
+TEST_F(ServingEngineTest, ASteadyStepAllocatesNothing) {
+  make();
+  std::vector<std::shared_ptr<EventStream>> streams;
+  for (int i = 0; i < 8; ++i) {
+    core::Request r = request({10'000 * i}, 2000);
+    r.sampling.ignore_eos = true;
+    streams.push_back(submit(r));
+  }
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(engine_->step());
+  g_allocations = 0;
+  g_counting = true;
+  for (int i = 0; i < 1000; ++i) engine_->step();
+  g_counting = false;
+  EXPECT_EQ(g_allocations, 0);
+  EXPECT_EQ(engine_->snapshot().generated_tokens, 8 * 1010);
+}
+
+}  // namespace
+}  // namespace engine
