@@ -84,14 +84,16 @@ int64_t workspace_bytes(const AttentionShape& shape) {
          places * partial_floats(shape.num_q_heads, shape.head_dim) * 4;
 }
 
-cpu::AttentionTileFn tile_function(const AttentionKernels& kernels, core::DType type) {
+cpu::AttentionTileFn tile_function(const AttentionKernels& kernels, core::DType type,
+                                   core::RowKind kind) {
+  const bool prompt = kind == core::RowKind::kPrompt;
   switch (type) {
     case core::DType::kBF16:
-      return kernels.tile_bf16;
+      return prompt ? kernels.tile_bf16 : kernels.split_bf16;
     case core::DType::kF16:
-      return kernels.tile_f16;
+      return prompt ? kernels.tile_f16 : kernels.split_f16;
     case core::DType::kF32:
-      return kernels.tile_f32;
+      return prompt ? kernels.tile_f32 : kernels.split_f32;
     default:
       break;
   }
@@ -105,7 +107,8 @@ class Run {
   Run(const AttentionKernels& kernels, const AttentionArgs& args, int num_threads)
       : kernels_(kernels),
         args_(args),
-        tile_(tile_function(kernels, args.kv.type)),
+        tile_(tile_function(kernels, args.kv.type, core::RowKind::kPrompt)),
+        split_(tile_function(kernels, args.kv.type, core::RowKind::kDecode)),
         group_(args.num_q_heads / args.kv.num_kv_heads),
         scratch_(group_, args.kv.head_dim) {
     CHECK(args.num_q_heads % args.kv.num_kv_heads == 0 && group_ <= 16,
@@ -244,7 +247,7 @@ class Run {
     tile.out = args_.out + row * args_.out_stride + head_offset;
     tile.out_stride = args_.out_stride;
     tile.partial = task.partial ? partial(task.place, kv_head) : nullptr;
-    tile_(tile);
+    segment.kind == core::RowKind::kPrompt ? tile_(tile) : split_(tile);
   }
 
   void merge(const Task& task, int32_t kv_head) const {
@@ -261,7 +264,7 @@ class Run {
 
   const AttentionKernels& kernels_;
   const AttentionArgs& args_;
-  cpu::AttentionTileFn tile_;
+  cpu::AttentionTileFn tile_, split_;
   int32_t group_;  // G
   ScratchLayout scratch_;
   float* partials_ = nullptr;  // (places, Hk, G, D + kPartialTail)

@@ -76,10 +76,14 @@ using AttentionMergeFn = void (*)(const float* partials, int64_t stride, int32_t
 using RoundFn = void (*)(const float* x, int64_t count, std::byte* out);
 
 struct AttentionKernels {
-  AttentionTileFn tile_bf16, tile_f16, tile_f32;
+  AttentionTileFn tile_bf16, tile_f16, tile_f32;     // prompt rows
+  AttentionTileFn split_bf16, split_f16, split_f32;  // a split of one decode row: rows is 1
   AttentionMergeFn merge;
   RoundFn round_bf16, round_f16;
 };
+
+// Part of kAttentionAvx512, in a file of its own.
+void decode_split_bf16(const AttentionTile& tile);
 
 extern const AttentionKernels kAttentionAvx2;
 extern const AttentionKernels kAttentionAvx512;

@@ -52,15 +52,16 @@ struct TileKernel {
         Panel panel;
         const int32_t keys = visible < num_keys ? visible : num_keys;
         score(tile, row, keys, panel);
-        for (int i = 0; i < kRowPanel; ++i) soften(tile, row + i, key, i, panel);
+        for (int i = 0; i < kRowPanel; ++i) {
+          panel.correction[i] = soften(
+              panel.scores + i * kKeyBlock, position_of(tile, row + i) + 1 - key,
+              tile.scratch.row_max[row + i], tile.scratch.row_sum + int64_t{row + i} * kSumLanes,
+              panel.probabilities + i * kPairs);
+        }
         accumulate(tile, row, keys, panel);
       }
     }
-    if (tile.partial != nullptr) {
-      store_partial(tile);
-    } else {
-      store_out(tile);
-    }
+    store_result(tile);
   }
 
   // Padding rows repeat the last row's position.
@@ -85,11 +86,17 @@ struct TileKernel {
       } else {
         for (int32_t s = 0; s < words; ++s) panel[s * kRowPanel] = 0;
       }
-      tile.scratch.row_max[row] = -std::numeric_limits<float>::infinity();
-      for (int i = 0; i < kSumLanes; ++i) tile.scratch.row_sum[row * kSumLanes + i] = 0.0f;
-      float* acc = tile.scratch.acc + int64_t{row} * tile.pages.head_dim;
-      for (int32_t c = 0; c < tile.pages.head_dim; ++c) acc[c] = 0.0f;
     }
+    clear_sums(tile, num_padded);
+  }
+
+  static void clear_sums(const AttentionTile& tile, int32_t num_rows) {
+    for (int32_t row = 0; row < num_rows; ++row) {
+      tile.scratch.row_max[row] = -std::numeric_limits<float>::infinity();
+    }
+    for (int32_t i = 0; i < num_rows * kSumLanes; ++i) tile.scratch.row_sum[i] = 0.0f;
+    const int64_t elements = int64_t{num_rows} * tile.pages.head_dim;
+    for (int64_t i = 0; i < elements; ++i) tile.scratch.acc[i] = 0.0f;
   }
 
   // k[word][key]: transposes kLanes x kLanes words at a time. Groups of keys that no row sees are
@@ -177,11 +184,10 @@ struct TileKernel {
     }
   }
 
-  // One online softmax step of one row: scores become probabilities relative to the row's maximum
-  // so far.
-  static void soften(const AttentionTile& tile, int32_t row, int32_t key, int i, Panel& panel) {
-    float* scores = panel.scores + i * kKeyBlock;
-    const int32_t visible = position_of(tile, row) + 1 - key;
+  // One online softmax step of one row: 64 scores, of which the first `visible` count, become
+  // probabilities relative to the row's maximum so far. Returns what earlier sums are scaled by.
+  static float soften(const float* scores, int32_t visible, float& row_max, float* row_sum,
+                      uint32_t* probabilities) {
     F x[kVectors];
     for (int j = 0; j < kVectors; ++j) x[j] = Isa::load(scores + j * kLanes);
     if (visible < kKeyBlock) {
@@ -189,20 +195,19 @@ struct TileKernel {
     }
     F max = x[0];
     for (int j = 1; j < kVectors; ++j) max = Isa::max(max, x[j]);
-    float& row_max = tile.scratch.row_max[row];
-    panel.correction[i] = 1.0f;
+    float correction = 1.0f;
     if (Isa::any_greater(max, Isa::set1(row_max))) {
       const float raised = Isa::reduce_max(max);
-      panel.correction[i] = Isa::first(Isa::exp2(Isa::set1(row_max - raised)));
+      correction = Isa::first(Isa::exp2(Isa::set1(row_max - raised)));
       row_max = raised;
     }
     const F offset = Isa::set1(row_max);
     for (int j = 0; j < kVectors; ++j) x[j] = Isa::exp2(Isa::sub(x[j], offset));
-    float* row_sum = tile.scratch.row_sum + int64_t{row} * kSumLanes;
-    F sum = Isa::mul(Isa::load(row_sum), Isa::set1(panel.correction[i]));
+    F sum = Isa::mul(Isa::load(row_sum), Isa::set1(correction));
     for (int j = 0; j < kVectors; j += 2) sum = Isa::add(sum, Isa::add(x[j], x[j + 1]));
     Isa::store(row_sum, sum);
-    Kv::store_probabilities(x, panel.probabilities + i * kPairs);
+    Kv::store_probabilities(x, probabilities);
+    return correction;
   }
 
   // acc[row] = acc[row] * correction + probabilities * V.
@@ -233,6 +238,14 @@ struct TileKernel {
     }
     for (int i = 0; i < kRowPanel; ++i) {
       for (int j = 0; j < kN; ++j) Isa::store(out + i * head_dim + j * kLanes, acc[i][j]);
+    }
+  }
+
+  static void store_result(const AttentionTile& tile) {
+    if (tile.partial != nullptr) {
+      store_partial(tile);
+    } else {
+      store_out(tile);
     }
   }
 
