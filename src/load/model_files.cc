@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "load/gguf_model.h"
+#include "load/huggingface.h"
 
 namespace load {
 namespace {
@@ -29,8 +30,14 @@ Result<std::unique_ptr<ModelFiles>> open_model(const std::string& path, LoadForm
   if (::stat(path.c_str(), &info) != 0) {
     return base::error(Code::kNotFound, "{}: no such file or folder", path);
   }
-  if (format == LoadFormat::kDummy || !S_ISREG(info.st_mode)) {
-    return base::error(Code::kUnsupported, "{}: expected a .gguf file (seed {})", path, dummy_seed);
+  if (format == LoadFormat::kDummy) return open_dummy(path, dummy_seed);
+  if (S_ISDIR(info.st_mode)) return open_huggingface(path);
+  if (path.ends_with(".json")) {
+    return base::error(
+        Code::kInvalidArgument,
+        "{}: expected a .gguf file or a folder with config.json (a config.json alone "
+        "has no weights; the dummy load format makes some up)",
+        path);
   }
   return open_gguf(path);
 }

@@ -1,0 +1,138 @@
+#include "load/dummy.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "base/sizes.h"
+#include "load/expected_tensors.h"
+
+namespace load {
+namespace {
+
+using base::Code;
+using base::Result;
+
+constexpr float kBiasScale = 0.02f;
+
+uint16_t to_bfloat16(float value) {  // rounds to nearest, ties to even; value is finite
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+// A counter and a mixer: 64 well-mixed bits a call (splitmix64).
+uint64_t next_random(uint64_t& state) {
+  state += 0x9E3779B97F4A7C15;
+  uint64_t x = state;
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
+  x = (x ^ x >> 27) * 0x94D049BB133111EB;
+  return x ^ x >> 31;
+}
+
+// 4096 draws of a normal distribution, scaled: drawing one of them costs 12 random bits and a look
+// at the first-level cache.
+using Draws = std::array<uint16_t, 4096>;
+
+Draws normal_draws(float scale) {
+  Draws draws;
+  uint64_t state = 1;
+  for (uint16_t& draw : draws) {
+    float sum = 0;  // of 12 uniforms: variance 1
+    for (int i = 0; i < 12; ++i) {
+      sum += static_cast<float>(next_random(state) >> 40) * 0x1p-24f - 0.5f;
+    }
+    draw = to_bfloat16(sum * scale);
+    if ((draw & 0x7FFF) == 0) draw = to_bfloat16(scale);
+  }
+  return draws;
+}
+
+void fill(std::span<std::byte> bytes, float scale, uint64_t state) {
+  const Draws draws = normal_draws(scale);
+  size_t at = 0;
+  while (at < bytes.size()) {
+    const uint64_t bits = next_random(state);
+    uint16_t five[5];
+    for (int i = 0; i < 5; ++i) five[i] = draws[bits >> (12 * i) & 4095];
+    const size_t n = std::min(sizeof(five), bytes.size() - at);
+    std::memcpy(bytes.data() + at, five, n);
+    at += n;
+  }
+}
+
+void fill_ones(std::span<std::byte> bytes) {
+  const uint16_t one = to_bfloat16(1.0f);
+  for (size_t at = 0; at < bytes.size(); at += sizeof(one)) {
+    std::memcpy(bytes.data() + at, &one, sizeof(one));
+  }
+}
+
+uint64_t hash(const std::string& name,
+              uint64_t seed) {  // FNV-1a: each tensor has a stream of its own
+  uint64_t h = 0xCBF29CE484222325 ^ seed;
+  for (char c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3;
+  return h;
+}
+
+int64_t tensor_bytes(const ExpectedTensor& tensor) {
+  int64_t elements = 1;  // check_config keeps the product of two widths far below 2^63
+  for (int64_t width : tensor.shape) elements *= width;
+  return elements * 2;
+}
+
+Result<int64_t> total_bytes(const std::string& where, const core::ModelConfig& config) {
+  int64_t total = 0;  // at most 4096 layers of a few 2^38 elements
+  RETURN_IF_ERROR(visit_expected_tensors(config, [&](const ExpectedTensor& tensor) {
+    total += tensor_bytes(tensor);
+    return Result<void>();
+  }));
+  const int64_t memory = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  if (total > memory) {
+    return base::error(Code::kTooLarge, "{}: dummy weights need {}, this machine has {} of memory",
+                       where, base::format_bytes(total), base::format_bytes(memory));
+  }
+  return total;
+}
+
+}  // namespace
+
+Result<void> make_dummy_weights(const std::string& where, uint64_t seed, ModelFiles& model) {
+  ASSIGN_OR_RETURN(model.weight_bytes, total_bytes(where, model.config));
+  return visit_expected_tensors(model.config, [&](const ExpectedTensor& expected) -> Result<void> {
+    std::vector<std::byte> bytes;
+    try {
+      bytes.resize(static_cast<size_t>(tensor_bytes(expected)));
+    } catch (const std::bad_alloc&) {
+      return base::error(Code::kTooLarge, "{}: tensor '{}': no memory for {}", where, expected.name,
+                         base::format_bytes(tensor_bytes(expected)));
+    }
+    const uint64_t stream = hash(expected.name, seed);
+    switch (expected.role) {
+      case TensorRole::kNorm:
+        fill_ones(bytes);
+        break;
+      case TensorRole::kBias:
+        fill(bytes, kBiasScale, stream);
+        break;
+      case TensorRole::kMatrix: {
+        const float fan_in = static_cast<float>(expected.shape.back());
+        fill(bytes, 1.0f / std::sqrt(fan_in), stream);
+        break;
+      }
+    }
+    model.owned.push_back(std::move(bytes));
+    Tensor tensor;
+    tensor.type = core::DType::kBF16;
+    tensor.shape = expected.shape;
+    tensor.bytes = model.owned.back();
+    model.tensors.emplace(expected.name, std::move(tensor));
+    return {};
+  });
+}
+
+}  // namespace load
