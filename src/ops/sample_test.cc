@@ -85,8 +85,9 @@ std::vector<double> naive_probabilities(const Call& call) {
   }
   std::vector<size_t> order(logits.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return logits[a] > logits[b]; });
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  });
   std::vector<double> p(logits.size(), 0.0);
   if (params.temperature == 0.0f) {
     p[order[0]] = 1.0;
