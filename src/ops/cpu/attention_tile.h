@@ -146,9 +146,21 @@ struct TileKernel {
       score_vectors<Isa::kScoreVectors>(q, tile.scratch.k + first * kLanes, words,
                                         panel.scores + first * kLanes);
     }
-    for (; first < vectors; ++first) {
-      score_vectors<1>(q, tile.scratch.k + first * kLanes, words, panel.scores + first * kLanes);
+    const uint32_t* k = tile.scratch.k + first * kLanes;
+    switch (vectors - first) {
+      case 1:
+        score_vectors<1>(q, k, words, panel.scores + first * kLanes);
+        break;
+      case 2:
+        score_vectors<2>(q, k, words, panel.scores + first * kLanes);
+        break;
+      case 3:
+        score_vectors<3>(q, k, words, panel.scores + first * kLanes);
+        break;
+      default:
+        break;
     }
+    first = vectors;
     for (; first < kVectors; ++first) {
       for (int i = 0; i < kRowPanel; ++i) {
         Isa::store(panel.scores + i * kKeyBlock + first * kLanes,

@@ -69,9 +69,8 @@ KeyGroup group_at(const AttentionTile& tile, int32_t key) {
   return {here, here + values_offset, there, there + values_offset};
 }
 
-void fetch(const std::byte* begin, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64)
-    _mm_prefetch(reinterpret_cast<const char*>(begin + i), _MM_HINT_T0);
+void fetch(const std::byte* line) {
+  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T0);
 }
 
 // scores[head][16] of a group's keys. kHeadDim 0 stands for any, in tile.pages.
@@ -79,14 +78,18 @@ template <int kHeadDim>
 void score_group(const AttentionTile& tile, const KeyGroup& group, float* scores) {
   const int32_t words = (kHeadDim > 0 ? kHeadDim : tile.pages.head_dim) / 2;
   const int64_t row_bytes = int64_t{words} * 4;
-  fetch(group.next_keys, 16 * row_bytes);
   for (int32_t head = 0; head < tile.group; ++head) {
     const uint32_t* q = tile.scratch.q + int64_t{head} * words;
     __m512 sums[16];
     for (int i = 0; i < 16; ++i) sums[i] = _mm512_setzero_ps();
+    // This head's share of the group's rows to fetch, a line of each with every line used: bursts
+    // would fill the miss buffers, and the arithmetic after them would not overlap the reads.
+    const int32_t fetch_begin = head * 16 / tile.group, fetch_end = (head + 1) * 16 / tile.group;
     int32_t word = 0;
     for (; word + 16 <= words; word += 16) {
       const __m512i a = _mm512_loadu_si512(q + word);
+      for (int32_t i = fetch_begin; i < fetch_end; ++i)
+        fetch(group.next_keys + i * row_bytes + word * 4);
       for (int i = 0; i < 16; ++i) {
         const __m512i b = _mm512_loadu_si512(group.keys + i * row_bytes + word * 4);
         sums[i] = Bf16Pages::multiply_add(sums[i], a, b);
@@ -141,6 +144,13 @@ void add_values(const AttentionTile& tile, const KeyGroup* groups, int32_t num_k
   for (int32_t key = 0; key < num_keys; key += 2) {
     const KeyGroup& group = groups[key / 16];
     const std::byte* first = group.values + key % 16 * row_bytes + channel * 2;
+    if (head == 0) {
+      const std::byte* next = group.next_values + key % 16 * row_bytes + channel * 2;
+      for (int j = 0; j < kVectors * 32; j += 64) {
+        fetch(next + j);
+        fetch(next + row_bytes + j);
+      }
+    }
     __m512i words[kVectors];
     interleave<kVectors>(first, key + 1 < num_keys ? first + row_bytes : nullptr, words);
     for (int i = 0; i < kHeads; ++i) {
@@ -203,7 +213,6 @@ void attend_block(const AttentionTile& tile, int32_t key, int32_t num_keys) {
                        tile.scratch.row_max[head], tile.scratch.row_sum + head * kSumLanes,
                        softened.probabilities + head * kPairs);
   }
-  for (int32_t i = 0; i < num_groups; ++i) fetch(groups[i].next_values, int64_t{head_dim} * 32);
   int32_t channel = 0;
   for (; channel + 64 <= head_dim; channel += 64)
     add_values<4>(tile, groups, num_keys, channel, softened);
