@@ -26,7 +26,7 @@ using core::FinishReason;
 using core::TokenId;
 using engine::Event;
 
-constexpr int kSeeds = 3000;
+constexpr int kSeeds = 1500;
 constexpr int kTurns = 250;
 constexpr int32_t kVocab = 40;
 constexpr TokenId kEos = 0;
