@@ -64,7 +64,7 @@ class EventStream {
   EventStream(const core::Request& request, std::function<void()> wake);
 
   // Takes the memory for every event that the request can have; Engine::submit calls it once the
-  // request is accepted, so that a refused request costs nothing and the engine thread never
+  // request is checked, so that an absurd one costs nothing and the engine thread never
   // allocates here.
   void reserve();
 

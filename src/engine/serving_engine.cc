@@ -8,12 +8,11 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "engine/request_check.h"
 
 namespace engine {
 namespace {
 
-using base::Code;
-using base::error;
 using core::FinishReason;
 
 // An idle loop wakes this often to show that it is alive.
@@ -114,42 +113,10 @@ void ServingEngine::loop() {
   mailbox_.retire();
 }
 
-base::Result<void> ServingEngine::check_request(const core::Request& request) const {
-  const core::SamplingParams& sampling = request.sampling;
-  const auto in_vocab = [&](core::TokenId t) { return t >= 0 && t < vocab_size_; };
-  const auto out_of_range = [&](const char* what, core::TokenId t) {
-    return error(Code::kInvalidArgument, "{} has token {}, the vocabulary has {}", what, t,
-                 vocab_size_);
-  };
-  if (request.prompt.empty()) return error(Code::kInvalidArgument, "the prompt is empty");
-  if (sampling.max_tokens < 0) {
-    return error(Code::kInvalidArgument, "max_tokens is {}", sampling.max_tokens);
-  }
-  if (request.policy.kind != core::AttentionPolicy::Kind::kDense) {
-    return error(Code::kUnsupported, "only dense attention is available");
-  }
-  const int64_t total = std::ssize(request.prompt) + int64_t{sampling.max_tokens};
-  if (total > sizes_.context_max) {
-    return error(Code::kTooLarge,
-                 "the prompt has {} tokens and max_tokens is {}: together they may have {}",
-                 request.prompt.size(), sampling.max_tokens, sizes_.context_max);
-  }
-  for (const core::TokenId t : request.prompt) {
-    if (!in_vocab(t)) return out_of_range("the prompt", t);
-  }
-  for (const core::TokenId t : sampling.stop_token_ids) {
-    if (!in_vocab(t)) return out_of_range("stop_token_ids", t);
-  }
-  for (const auto& [t, bias] : sampling.logit_bias) {
-    if (!in_vocab(t)) return out_of_range("logit_bias", t);
-  }
-  return {};
-}
-
 base::Result<void> ServingEngine::submit(core::Request request,
                                          std::shared_ptr<EventStream> events) {
   CHECK(events != nullptr);
-  RETURN_IF_ERROR(check_request(request));
+  RETURN_IF_ERROR(check_request(request, vocab_size_, sizes_.context_max));
   events->reserve();
   auto sequence = std::make_unique<LiveSequence>();
   sequence->tokens = std::move(request.prompt);

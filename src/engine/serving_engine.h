@@ -75,7 +75,6 @@ class ServingEngine final : public Engine {
   };
 
   void loop();
-  base::Result<void> check_request(const core::Request& request) const;
 
   void receive();
   void abort(LiveSequence* sequence);
