@@ -58,8 +58,9 @@ std::vector<std::string> describe_types(const ModelFiles& model) {
     ++share.tensors;
     share.bytes += static_cast<int64_t>(tensor.bytes.size());
   }
-  std::stable_sort(shares.begin(), shares.end(),
-                   [](const Share& a, const Share& b) { return a.bytes > b.bytes; });
+  std::sort(shares.begin(), shares.end(), [](const Share& a, const Share& b) {
+    return a.bytes != b.bytes ? a.bytes > b.bytes : a.type < b.type;
+  });
   std::vector<std::string> lines;
   for (const Share& share : shares) {
     if (share.tensors == 0) continue;
