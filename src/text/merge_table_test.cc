@@ -49,7 +49,7 @@ TEST(MergeSymbols, AgreesWithTheNaiveWay) {
       pairs[{static_cast<int>(random() % (3 + i)), static_cast<int>(random() % (3 + i))}] = {rank,
                                                                                              3 + i};
     }
-    Ids symbols(random() % (3 * kScanSymbolsMax));
+    Ids symbols(random() % (2 * kScanSymbolsMax));
     for (auto& symbol : symbols)
       symbol = static_cast<int>(random() % 4) - (random() % 20 == 0 ? 5 : 0);
     const Ids expected = merged_naively(pairs, symbols);

@@ -97,8 +97,13 @@ class Translator {
       pos_ += 6;
       return {};
     }
-    const bool known =
-        std::string_view("dDrntf").find(c) != std::string_view::npos || ahead("\\x{");
+    if (ahead("\\x{")) {
+      const size_t close = pattern_.find('}', pos_);
+      if (close == std::string_view::npos) return refused("\\x{ without }", pattern_);
+      take(close + 1 - pos_);
+      return {};
+    }
+    const bool known = std::string_view("dDrntf").find(c) != std::string_view::npos;
     if (!known && (std::isalnum(static_cast<unsigned char>(c)) || c == '_')) {
       return refused(std::string("\\") + c, pattern_);
     }

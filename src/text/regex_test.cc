@@ -47,6 +47,11 @@ TEST(Regex, EmptyMatchesAreLeftOut) {
   EXPECT_EQ(matches("b*", "aébbéb"), (std::vector<std::string>{"bb", "b"}));
 }
 
+TEST(Regex, CodePointsByNumber) {
+  EXPECT_EQ(matches("\\x{2581}+", "a\u2581\u2581b"), (std::vector<std::string>{"\u2581\u2581"}));
+  EXPECT_EQ(matches("[\\u2581x]+", "a\u2581xb"), (std::vector<std::string>{"\u2581x"}));
+}
+
 TEST(Regex, HanMeansTheScriptAlone) {
   // U+3001 (ideographic comma) has Han among its script extensions, but its script is Common.
   EXPECT_EQ(matches("\\p{Han}+", "漢字、漢"), (std::vector<std::string>{"漢字", "漢"}));
@@ -55,7 +60,7 @@ TEST(Regex, HanMeansTheScriptAlone) {
 TEST(Regex, WhatEnginesReadDifferentlyIsRefused) {
   for (const char* pattern :
        {"\\w+", "\\bx", "^a", "a$", "[a[b]]", "[\\p{L}&&[a]]", "(?<n>a)\\1", "(*UTF)a", "a{,3}",
-        "a{1}+", "\\h", "\\v", "[\\S]", "[]a]", "a\\", "(?x)a", "\\pL"}) {
+        "a{1}+", "\\h", "\\v", "[\\S]", "[]a]", "a\\", "(?x)a", "\\pL", "\\x{41"}) {
     const auto regex = Regex::compile(pattern);
     ASSERT_FALSE(regex.ok()) << pattern;
     EXPECT_EQ(regex.error().code, base::Code::kUnsupported) << pattern;

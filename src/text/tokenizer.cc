@@ -76,6 +76,22 @@ void expand_spm(TokenizerData& data) {
   data.decode_strip_spaces = data.add_space_prefix ? 1 : 0;
 }
 
+// Without a pre-tokenizer all text is one piece, and megabytes go through one heap. Where no token
+// holds U+2581 after another character, no merge crosses such a place, and text may be cut there:
+// the ids are the same.
+void cut_before_spaces(TokenizerData& data) {
+  if (data.byte_level || data.ignore_merges || !data.split.empty()) return;
+  bool is_token = false;
+  for (const std::string& token : data.tokens) {
+    is_token |= token == kSpaceSymbol;
+    for (size_t pos = token.find(kSpaceSymbol, 1); pos != token.npos;
+         pos = token.find(kSpaceSymbol, pos + 1)) {
+      if (!std::string_view(token).substr(0, pos).ends_with(kSpaceSymbol)) return;
+    }
+  }
+  if (is_token) data.split.push_back({.pattern = "\\x{2581}*[^\\x{2581}]+|\\x{2581}+"});
+}
+
 std::vector<core::AddedToken> select(const std::vector<core::AddedToken>& tokens, bool normalized) {
   std::vector<core::AddedToken> out;
   for (const core::AddedToken& token : tokens) {
@@ -123,6 +139,7 @@ base::Result<std::unique_ptr<Tokenizer>> Tokenizer::create(TokenizerData data) {
     RETURN_IF_ERROR(expand_named_pre_tokenizer(data));
   }
   add_tokens_of_kinds(data);
+  cut_before_spaces(data);
   ASSIGN_OR_RETURN(Rewriter normalize, Rewriter::create(data.normalize));
   ASSIGN_OR_RETURN(Rewriter prepare, Rewriter::create(data.prepare));
   ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer, PreTokenizer::create(data.split));
