@@ -41,9 +41,17 @@ constexpr int64_t align(int64_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-// A tile has at least 16 positions, since the keys of a diagonal block are shared by its rows.
-int32_t tile_rows(int32_t group) {
+// Rows of the largest tile. A tile has at least 16 positions, since its rows share the keys of
+// their diagonal block.
+int32_t tile_rows_max(int32_t group) {
   return std::max(16, kTileHeadRows / group);
+}
+
+// Rows of a tile when a call has `rows` prompt rows: fewer than the largest when each thread would
+// have less than 4 tasks. Rows keep their bits in any tile.
+int32_t tile_rows(int32_t group, int64_t rows, int32_t num_kv_heads, int num_threads) {
+  const int64_t spread = rows * num_kv_heads / (4 * num_threads);
+  return static_cast<int32_t>(std::clamp<int64_t>(spread, 16, tile_rows_max(group)));
 }
 
 int32_t num_splits(int32_t keys, int32_t page_tokens) {
@@ -60,8 +68,8 @@ struct ScratchLayout {
   int64_t acc, row_max, row_sum, k, v, bytes;  // offsets; q is at 0
 
   ScratchLayout(int32_t group, int32_t head_dim) {
-    const int64_t rows =
-        (int64_t{tile_rows(group)} * group + cpu::kRowPanel - 1) / cpu::kRowPanel * cpu::kRowPanel;
+    const int64_t rows = (int64_t{tile_rows_max(group)} * group + cpu::kRowPanel - 1) /
+                         cpu::kRowPanel * cpu::kRowPanel;
     acc = align(rows * head_dim * 4);
     row_max = acc + align(rows * head_dim * 4);
     row_sum = row_max + align(rows * 4);
@@ -141,11 +149,14 @@ class Run {
 
   // Divides the workspace: scratch of each thread, partial states, tasks.
   void place_tasks(int num_threads) {
-    const int64_t tile = tile_rows(group_);
-    int64_t num_tiles = 0;
+    int64_t rows = 0, num_tiles = 0;
     for (const AttentionSegment& segment : args_.segments) {
-      if (segment.kind == core::RowKind::kPrompt)
-        num_tiles += (segment.row_end - segment.row_begin + tile - 1) / tile;
+      if (segment.kind == core::RowKind::kPrompt) rows += segment.row_end - segment.row_begin;
+    }
+    tile_rows_ = tile_rows(group_, rows, args_.kv.num_kv_heads, num_threads);
+    for (const AttentionSegment& segment : args_.segments) {
+      if (segment.kind != core::RowKind::kPrompt) continue;
+      num_tiles += (segment.row_end - segment.row_begin + tile_rows_ - 1) / tile_rows_;
     }
     const int64_t partial_bytes = partial_floats(args_.num_q_heads, args_.kv.head_dim) * 4;
     const int64_t task_bytes = sizeof(Task);
@@ -160,13 +171,12 @@ class Run {
   }
 
   void list_prompt_tiles() {
-    const int32_t tile = tile_rows(group_);
     for (int32_t s = 0; s < num_segments(); ++s) {
       const AttentionSegment& segment = args_.segments[s];
       if (segment.kind != core::RowKind::kPrompt) continue;
       const int32_t rows = segment.row_end - segment.row_begin;
-      for (int32_t row = 0; row < rows; row += tile) {
-        const int32_t row_end = std::min(rows, row + tile);
+      for (int32_t row = 0; row < rows; row += tile_rows_) {
+        const int32_t row_end = std::min(rows, row + tile_rows_);
         tasks_[num_tasks_++] = Task{.segment = s,
                                     .row_begin = row,
                                     .row_end = row_end,
@@ -265,7 +275,8 @@ class Run {
   const AttentionKernels& kernels_;
   const AttentionArgs& args_;
   cpu::AttentionTileFn tile_, split_;
-  int32_t group_;  // G
+  int32_t group_;          // G
+  int32_t tile_rows_ = 0;  // positions of a prompt tile
   ScratchLayout scratch_;
   float* partials_ = nullptr;  // (places, Hk, G, D + kPartialTail)
   Task* tasks_ = nullptr;
