@@ -119,47 +119,6 @@ struct Cut {
   }
 };
 
-// Ranks the best `count` of `ids` in their first places. A heap of the best sees most tokens once,
-// while `count` is small.
-void rank_best(std::span<TokenId> ids, size_t count, const float* logits) {
-  const auto middle = ids.begin() + static_cast<std::ptrdiff_t>(count);
-  if (count > 1024 && count < ids.size())
-    std::nth_element(ids.begin(), middle - 1, ids.end(), Likelier{logits});
-  std::partial_sort(ids.begin(), middle, count > 1024 ? middle : ids.end(), Likelier{logits});
-}
-
-// Where top_k and then top_p cut. `weights` (V) are zero for tokens already out; `ids` (V) is
-// scratch.
-Cut find_cut(const core::SamplingParams& params, std::span<const float> logits,
-             std::span<const float> weights, std::span<TokenId> ids) {
-  size_t num_ids = 0;
-  for (size_t token = 0; token < weights.size(); ++token) {
-    ids[num_ids] = static_cast<TokenId>(token);
-    num_ids += weights[token] > 0.0f;
-  }
-  Cut cut;
-  ids = ids.first(num_ids);
-  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < num_ids) {
-    rank_best(ids, static_cast<size_t>(params.top_k), logits.data());
-    ids = ids.first(static_cast<size_t>(params.top_k));
-    cut = {logits[static_cast<size_t>(ids.back())], ids.back()};
-  }
-  if (params.top_p >= 1.0f) return cut;
-  double total = 0.0;
-  for (TokenId id : ids) total += weights[static_cast<size_t>(id)];
-  // The nucleus is usually small: look among the best 64, then 16 times as many.
-  for (size_t count = 64;; count *= 16) {
-    count = std::min(count, ids.size());
-    rank_best(ids, count, logits.data());
-    double sum = 0.0;
-    for (TokenId id : ids.first(count)) {
-      sum += weights[static_cast<size_t>(id)];
-      if (sum >= params.top_p * total) return {logits[static_cast<size_t>(id)], id};
-    }
-    if (count == ids.size()) return cut;
-  }
-}
-
 double sum_of(std::span<const float> weights) {
   double lanes[4] = {};
   size_t i = 0;
@@ -168,6 +127,100 @@ double sum_of(std::span<const float> weights) {
   }
   for (; i < weights.size(); ++i) lanes[0] += weights[i];
   return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+}
+
+// Tokens with weight, counted and weighed by how far their logit is below the largest: finds the
+// few tokens among which a cut falls without ranking the others.
+class Buckets {
+ public:
+  Buckets(std::span<const float> logits, std::span<const float> weights, float max, float scale)
+      : logits_(logits), weights_(weights), max_(max), scale_(scale * (kNumBuckets / 87.0f)) {
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (weights[i] == 0.0f) continue;
+      const size_t bucket = bucket_of(logits[i]);
+      ++counts_[bucket];
+      masses_[bucket] += weights[i];
+    }
+  }
+
+  // Keeps the best `count`, in mass `mass` together. `ids` (V) is scratch.
+  Cut cut_at_count(int64_t count, std::span<TokenId> ids, double& mass) const {
+    size_t bucket = 0;
+    mass = 0.0;
+    for (; bucket < kNumBuckets && counts_[bucket] < count; ++bucket) {
+      count -= counts_[bucket];
+      mass += masses_[bucket];
+    }
+    if (bucket == kNumBuckets) return {};
+    const std::span<TokenId> inside = gather(bucket, Cut{}, ids);
+    const auto last = inside.begin() + count - 1;
+    std::nth_element(inside.begin(), last, inside.end(), Likelier{logits_.data()});
+    for (auto id = inside.begin(); id <= last; ++id) mass += weight(*id);
+    return {logits_[static_cast<size_t>(*last)], *last};
+  }
+
+  // Keeps the best of those kept by `cut` whose masses first reach `mass`.
+  Cut cut_at_mass(double mass, const Cut& cut, std::span<TokenId> ids) const {
+    size_t bucket = 0;
+    for (; bucket < kNumBuckets && masses_[bucket] < mass; ++bucket) mass -= masses_[bucket];
+    if (bucket == kNumBuckets) return cut;
+    std::span<TokenId> inside = gather(bucket, cut, ids);
+    // Halves the range until it is small: linear however many tokens are equal.
+    while (inside.size() > 32) {
+      const size_t half = inside.size() / 2;
+      std::nth_element(inside.begin(), inside.begin() + static_cast<std::ptrdiff_t>(half),
+                       inside.end(), Likelier{logits_.data()});
+      double best = 0.0;
+      for (TokenId id : inside.first(half)) best += weight(id);
+      if (best >= mass) {
+        inside = inside.first(half);
+      } else {
+        mass -= best;
+        inside = inside.subspan(half);
+      }
+    }
+    std::sort(inside.begin(), inside.end(), Likelier{logits_.data()});
+    for (TokenId id : inside) {
+      mass -= weight(id);
+      if (mass <= 0.0) return {logits_[static_cast<size_t>(id)], id};
+    }
+    return inside.empty() ? cut : Cut{logits_[static_cast<size_t>(inside.back())], inside.back()};
+  }
+
+  double mass() const { return std::accumulate(std::begin(masses_), std::end(masses_), 0.0); }
+
+ private:
+  static constexpr size_t kNumBuckets = 2048;
+
+  // Never falls as the logit falls.
+  size_t bucket_of(float logit) const {
+    return std::min(kNumBuckets - 1, static_cast<size_t>((max_ - logit) * scale_));
+  }
+  double weight(TokenId id) const { return weights_[static_cast<size_t>(id)]; }
+
+  std::span<TokenId> gather(size_t bucket, const Cut& cut, std::span<TokenId> ids) const {
+    size_t count = 0;
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      const auto id = static_cast<TokenId>(i);
+      if (weights_[i] > 0.0f && bucket_of(logits_[i]) == bucket && cut.keeps(logits_[i], id))
+        ids[count++] = id;
+    }
+    return ids.first(count);
+  }
+
+  std::span<const float> logits_, weights_;
+  float max_, scale_;
+  int32_t counts_[kNumBuckets] = {};
+  double masses_[kNumBuckets] = {};
+};
+
+// Where top_k and then top_p cut. `ids` (V) is scratch.
+Cut find_cut(const core::SamplingParams& params, const Buckets& buckets, std::span<TokenId> ids) {
+  Cut cut;
+  double mass = buckets.mass();
+  if (params.top_k > 0) cut = buckets.cut_at_count(params.top_k, ids, mass);
+  if (params.top_p < 1.0f) cut = buckets.cut_at_mass(params.top_p * mass, cut, ids);
+  return cut;
 }
 
 // The token at which the sum of weights, in order of ids, passes uniform * total.
@@ -214,7 +267,7 @@ TokenId choose(const SampleArgs& args, std::span<float> weights, std::span<Token
     for (float& weight : weights) weight = weight >= params.min_p ? weight : 0.0f;
   }
   if (params.top_k > 0 || params.top_p < 1.0f) {
-    const Cut cut = find_cut(params, logits, weights, ids);
+    const Cut cut = find_cut(params, Buckets(logits, weights, max, scale), ids);
     for (size_t i = 0; i < logits.size(); ++i) {
       if (!cut.keeps(logits[i], static_cast<TokenId>(i))) weights[i] = 0.0f;
     }
