@@ -194,6 +194,19 @@ TEST_F(ServingEngineTest, CancelFreesAtAnyMoment) {
   EXPECT_EQ(s.requests_aborted, 2);
 }
 
+TEST_F(ServingEngineTest, CancelEndsEverySequenceOfItsRequest) {
+  make();
+  const core::Request r = request({1}, 100);
+  auto first = submit(r), second = submit(r);
+  auto other = submit(request({1}, 100));
+  engine_->step();
+  engine_->cancel(r.id);
+  engine_->step();
+  EXPECT_EQ(read(*first).finished->reason, FinishReason::kAbort);
+  EXPECT_EQ(read(*second).finished->reason, FinishReason::kAbort);
+  EXPECT_FALSE(read(*other).finished);
+}
+
 TEST_F(ServingEngineTest, AFailedStepFailsItsSequencesAndTheEngineGoesOn) {
   make();
   auto events = submit(request({1}, 5));

@@ -126,12 +126,14 @@ base::Result<void> SimExecutor::run(const core::StepPlan& plan, const core::Tran
 
 void SimExecutor::write_rows(const core::Segment& s) {
   decode_replays_ += s.kind == RowKind::kDecode && s.token_end - s.token_begin > 1;
-  uint64_t chain =
-      s.token_begin == 0 ? first_chain(*s.sampling) : row(s.blocks, s.token_begin - 1).chain;
+  Row before{.chain = first_chain(*s.sampling), .prompt_made = true};
+  if (s.token_begin > 0) before = row(s.blocks, s.token_begin - 1);
   for (int32_t p = s.token_begin; p < s.token_end; ++p) {
     const bool is_generated = s.kind == RowKind::kDecode;
-    chain = next_chain(chain, s.tokens[p], is_generated, options_.kinds_count);
-    row(s.blocks, p) = {s.tokens[p], chain};
+    before = {.token = s.tokens[p],
+              .chain = next_chain(before.chain, s.tokens[p], is_generated, options_.kinds_count),
+              .prompt_made = before.prompt_made && !is_generated};
+    row(s.blocks, p) = before;
   }
 }
 
@@ -157,6 +159,13 @@ void SimExecutor::fill(const core::Segment& s, core::SegmentResult* result) cons
     result->has_logprobs = true;
     result->logprobs = {.token = {result->token, logprob_after(chain)}, .rank = 1};
   }
+}
+
+bool SimExecutor::is_prompt_made(core::BlockId block) const {
+  const auto page = static_cast<size_t>(options_.page_tokens);
+  const auto first = rows_.begin() + static_cast<ptrdiff_t>(core::index(block) * page);
+  return std::all_of(first, first + options_.page_tokens,
+                     [](const Row& r) { return r.prompt_made; });
 }
 
 void SimExecutor::check_pages(const sched::Sequence& s) const {

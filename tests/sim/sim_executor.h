@@ -43,6 +43,9 @@ class SimExecutor : public exec::Executor {
   // CHECKs that the sequence's computed rows are in its blocks.
   void check_pages(const sched::Sequence& sequence) const;
 
+  // Whether prompt kernels alone made the block's rows and all that they stand on.
+  bool is_prompt_made(core::BlockId block) const;
+
   int64_t rows_copied() const { return rows_copied_; }
   int64_t decode_replays() const { return decode_replays_; }  // segments with several kDecode rows
 
@@ -50,6 +53,7 @@ class SimExecutor : public exec::Executor {
   struct Row {
     core::TokenId token = -1;
     uint64_t chain = 0;
+    bool prompt_made = false;  // by prompt kernels, and all rows before it too
   };
 
   Row& row(std::span<const core::BlockId> blocks, int32_t position);

@@ -222,10 +222,21 @@ class Storm {
       const std::pair admission(core::number(s->id), s->preemptions);
       ASSERT_EQ(slots_.emplace(admission, s->slot.value()).first->second, *s->slot);
     }
+    check_tags();
     check_nobody_is_forgotten(ran);
     read_events();
     trace("step {} free {} cached {}\n", steps, engine_->ledger().pool().num_free(),
           engine_->ledger().pool().num_cached());
+  }
+
+  // A block without the tag holds what any prompt would have made.
+  void check_tags() {
+    const kv::PrefixIndex& index = engine_->ledger().index();
+    for (int32_t i = 0; i < setup_.sizes.num_blocks; ++i) {
+      const core::BlockId block{i};
+      if (!index.contains(block) || index.generated(block)) continue;
+      ASSERT_TRUE(executor_.is_prompt_made(block)) << "block " << i << " hides generated rows";
+    }
   }
 
   // The oldest unfinished sequence gets rows in every step: then each becomes the oldest and ends.
