@@ -1,0 +1,109 @@
+#include "api/errors.h"
+
+#include "api/json_writer.h"
+#include "base/check.h"
+
+namespace api {
+namespace {
+
+constexpr const char* kInvalidRequest = "invalid_request_error";
+constexpr const char* kUnavailable = "service_unavailable";
+constexpr const char* kRetryAfterSeconds = "1";
+
+constexpr ProblemRow kTable[] = {
+    {Problem::kInvalidValue, "a field has the wrong type or is out of its range", 400,
+     kInvalidRequest, "invalid_value", false},
+    {Problem::kMissingParameter, "a required field is absent", 400, kInvalidRequest,
+     "missing_required_parameter", false},
+    {Problem::kUnsupportedParameter, "a field asks for something this server does not do", 400,
+     kInvalidRequest, "unsupported_parameter", false},
+    {Problem::kMalformedRequest, "the body is not JSON, or the message is not HTTP", 400,
+     kInvalidRequest, "malformed_request", false},
+    {Problem::kContextLengthExceeded, "prompt and max_tokens together are over the context", 400,
+     kInvalidRequest, "context_length_exceeded", false},
+    {Problem::kModelNotFound, "`model` is not the served one", 404, "not_found_error",
+     "model_not_found", false},
+    {Problem::kRouteNotFound, "no such path", 404, "not_found_error", "not_found", false},
+    {Problem::kMethodNotAllowed, "the path takes other methods", 405, kInvalidRequest,
+     "method_not_allowed", false},
+    {Problem::kInvalidApiKey, "the API key is missing or wrong", 401, "authentication_error",
+     "invalid_api_key", false},
+    {Problem::kRequestTooLarge, "the body is over the limit", 413, kInvalidRequest,
+     "request_too_large", false},
+    {Problem::kHeaderTooLarge, "the header is over the limit", 431, kInvalidRequest,
+     "header_too_large", false},
+    {Problem::kQueueFull, "the engine's or the text workers' queue is full", 429,
+     "rate_limit_error", "queue_full", true},
+    {Problem::kTooManyConnections, "too many connections, or too many bytes of bodies", 503,
+     kUnavailable, "too_many_connections", true},
+    {Problem::kLoading, "the model is being loaded", 503, kUnavailable, "loading", true},
+    {Problem::kDraining, "the server is shutting down", 503, kUnavailable, "draining", true},
+    {Problem::kEngineDead, "the engine has stopped responding", 503, kUnavailable, "engine_dead",
+     true},
+    {Problem::kInternal, "a defect of the server", 500, "server_error", "internal_error", false},
+};
+
+}  // namespace
+
+std::span<const ProblemRow> problem_table() {
+  return kTable;
+}
+
+const ProblemRow& row_of(Problem problem) {
+  const ProblemRow& row = kTable[static_cast<size_t>(problem)];
+  CHECK(row.problem == problem, "the table is not in the order of the enum");
+  return row;
+}
+
+std::string error_json(const ApiError& error) {
+  const ProblemRow& row = row_of(error.problem);
+  std::string out = R"({"error":{"message":)";
+  append_json_string(out, error.message);
+  out += R"(,"type":)";
+  append_json_string(out, row.type);
+  out += R"(,"param":)";
+  if (error.param.empty()) {
+    out += "null";
+  } else {
+    append_json_string(out, error.param);
+  }
+  out += R"(,"code":)";
+  append_json_string(out, row.code);
+  if (error.n_prompt_tokens >= 0)
+    out += ",\"n_prompt_tokens\":" + std::to_string(error.n_prompt_tokens);
+  if (error.n_ctx >= 0) out += ",\"n_ctx\":" + std::to_string(error.n_ctx);
+  out += "}}";
+  return out;
+}
+
+http::Response error_response(const ApiError& error) {
+  const ProblemRow& row = row_of(error.problem);
+  http::Response response;
+  response.status = row.status;
+  if (row.retry_after) response.headers.push_back({"Retry-After", kRetryAfterSeconds});
+  if (error.problem == Problem::kInvalidApiKey)
+    response.headers.push_back({"WWW-Authenticate", "Bearer"});
+  response.body = error_json(error);
+  return response;
+}
+
+ApiError from_engine_error(const base::Error& error) {
+  switch (error.code) {
+    case base::Code::kInvalidArgument:
+      return {Problem::kInvalidValue, error.message};
+    case base::Code::kTooLarge:
+      return {Problem::kContextLengthExceeded, error.message};
+    case base::Code::kUnsupported:
+      return {Problem::kUnsupportedParameter, error.message};
+    case base::Code::kOverloaded:
+      return {Problem::kQueueFull, error.message};
+    case base::Code::kNotFound:
+    case base::Code::kCancelled:
+    case base::Code::kIo:
+    case base::Code::kInternal:
+      break;
+  }
+  return {Problem::kInternal, error.message};
+}
+
+}  // namespace api
