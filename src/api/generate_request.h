@@ -1,0 +1,71 @@
+// A request body of the generating endpoints, checked: every known field in range, nothing resolved
+// yet.
+//
+// Where the two APIs name a thing differently it has one place here. What a field may be is written
+// once, in the table of parse_request.cc.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/ids.h"
+#include "core/request.h"
+
+namespace api {
+
+enum class Endpoint : uint8_t { kCompletions = 1, kChat = 2, kTokenize = 4, kDetokenize = 8 };
+
+// Bounds on what one request may ask for; the numbers are part of the API (docs/api.md).
+inline constexpr int32_t kChoicesMax = 128;  // n, and prompts * n together
+inline constexpr int32_t kLogprobsMax = 20;
+inline constexpr size_t kStopStringsMax = 16;
+inline constexpr size_t kStopStringBytesMax = 1024;
+inline constexpr size_t kStopTokensMax = 128;
+inline constexpr size_t kLogitBiasMax = 1024;
+inline constexpr size_t kJsonDepthMax = 64;
+inline constexpr int32_t kCompletionTokensDefault = 16;
+
+using PromptInput = std::variant<std::string, std::vector<core::TokenId>>;
+
+struct GenerateRequest {
+  Endpoint endpoint = Endpoint::kCompletions;
+  std::string model;  // "" = not named
+
+  // Completions and tokenize: prompts. Chat, and tokenize in its chat form: messages.
+  std::vector<PromptInput> prompts;
+  bool prompt_is_list = false;
+  bool echo = false;
+  nlohmann::ordered_json messages;  // array of objects with string contents; null when absent
+  nlohmann::ordered_json template_kwargs;  // object or null
+  nlohmann::ordered_json documents;        // array or null
+  std::optional<bool> add_generation_prompt;
+  bool continue_final_message = false;
+  std::optional<bool> add_special_tokens;  // default: true for prompts, false for messages
+
+  // `sampling` but for max_tokens, seed and logprobs, which need more than the body to resolve.
+  core::SamplingParams sampling;
+  std::optional<int32_t> max_tokens;
+  std::optional<int64_t> seed;
+  int32_t n = 1;
+  std::vector<std::string> stop;
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;
+  std::optional<int32_t> logprobs;  // chat: top_logprobs, when logprobs is true
+  bool chat_logprobs = false;
+  std::optional<int32_t> prompt_logprobs;
+  std::string cache_salt;
+
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage_stats = false;
+
+  bool return_token_strs = false;     // tokenize
+  std::vector<core::TokenId> tokens;  // detokenize
+  bool has_tokens = false;
+};
+
+}  // namespace api

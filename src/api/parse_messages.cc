@@ -1,0 +1,115 @@
+#include "api/parse_messages.h"
+
+#include <algorithm>
+#include <array>
+
+namespace api {
+namespace {
+
+constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
+                                                    "tool"};
+
+Failure read_part(Value part, const std::string& where, std::string& text) {
+  std::string_view type, piece;
+  if (!part.is_object() || part.at_key("type").get(type) != simdjson::SUCCESS) {
+    return invalid(where, "`{}` must be an object with a string `type`.", where);
+  }
+  if (type != "text") {
+    return ApiError{
+        Problem::kUnsupportedParameter,
+        fmt::format("`{}.type` is \"{}\"; this model takes text only.", where, clip(type)),
+        where + ".type"};
+  }
+  if (part.at_key("text").get(piece) != simdjson::SUCCESS) {
+    return invalid(where + ".text", "`{}.text` must be a string.", where);
+  }
+  if (!text.empty()) text += '\n';
+  text += piece;
+  return std::nullopt;
+}
+
+Failure read_content(Value value, const std::string& where, std::string& text) {
+  std::string_view whole;
+  if (value.get(whole) == simdjson::SUCCESS) {
+    text = whole;
+    return std::nullopt;
+  }
+  simdjson::dom::array parts;
+  if (value.get(parts) != simdjson::SUCCESS) {
+    return invalid(where, "`{}` must be a string or an array of parts, got {}.", where,
+                   type_name(value));
+  }
+  size_t i = 0;
+  for (const Value part : parts) {
+    if (Failure failure = read_part(part, fmt::format("{}[{}]", where, i++), text)) return failure;
+  }
+  return std::nullopt;
+}
+
+Failure read_message_field(std::string_view key, Value value, const std::string& where,
+                           nlohmann::ordered_json& message) {
+  const std::string name = where + "." + std::string(key);
+  std::string text;
+  if (value.is_null()) return std::nullopt;
+  if (key == "content") {
+    if (Failure failure = read_content(value, name, text)) return failure;
+    message["content"] = std::move(text);
+    return std::nullopt;
+  }
+  if (key == "role" || key == "name" || key == "tool_call_id" || key == "reasoning_content") {
+    if (Failure failure = read_string(value, name, text)) return failure;
+    if (key == "role" && std::find(kRoles.begin(), kRoles.end(), text) == kRoles.end()) {
+      return invalid(name, "`{}` must be system, developer, user, assistant or tool.", name);
+    }
+    message[std::string(key)] = std::move(text);
+    return std::nullopt;
+  }
+  const bool empty = value.is_array() && simdjson::dom::array(value).size() == 0;
+  if ((key == "tool_calls" || key == "function_call" || key == "audio") && !empty) {
+    return ApiError{Problem::kUnsupportedParameter,
+                    fmt::format("`{}` is not supported by this server.", name), name};
+  }
+  return std::nullopt;  // unknown fields of a message are ignored
+}
+
+Failure read_message(Value value, const std::string& where, nlohmann::ordered_json& message) {
+  simdjson::dom::object object;
+  if (value.get(object) != simdjson::SUCCESS) {
+    return invalid(where, "`{}` must be an object, got {}.", where, type_name(value));
+  }
+  message = nlohmann::ordered_json::object();
+  for (const auto& [key, item] : object) {
+    if (message.contains(key)) return invalid(where, "`{}.{}` is given twice.", where, key);
+    if (Failure failure = read_message_field(key, item, where, message)) return failure;
+  }
+  if (!message.contains("role")) {
+    return ApiError{Problem::kMissingParameter, fmt::format("`{}.role` is required.", where),
+                    where + ".role"};
+  }
+  if (!message.contains("content")) {
+    if (message["role"] != "assistant") {
+      return ApiError{Problem::kMissingParameter, fmt::format("`{}.content` is required.", where),
+                      where + ".content"};
+    }
+    message["content"] = "";
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Failure read_messages(Value value, nlohmann::ordered_json& out) {
+  simdjson::dom::array array;
+  if (value.get(array) != simdjson::SUCCESS) {
+    return invalid("messages", "`messages` must be an array, got {}.", type_name(value));
+  }
+  out = nlohmann::ordered_json::array();
+  for (const Value item : array) {
+    const std::string where = fmt::format("messages[{}]", out.size());
+    if (Failure failure = read_message(item, where, out.emplace_back())) return failure;
+  }
+  if (out.empty()) return invalid("messages", "`messages` must not be empty.");
+  return std::nullopt;
+}
+
+}  // namespace api

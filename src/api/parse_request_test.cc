@@ -1,0 +1,283 @@
+// Each field of a request: what it takes, both ends of its range, and the error that names it. Then
+// hostile JSON.
+#include "api/parse_request.h"
+
+#include <gtest/gtest.h>
+
+namespace api {
+namespace {
+
+constexpr int32_t kVocab = 100;
+
+std::variant<GenerateRequest, ApiError> parse(Endpoint endpoint, const std::string& body) {
+  return parse_request(endpoint, body, kVocab);
+}
+
+// `fields` beside the required ones.
+std::string completion(const std::string& fields) {
+  return R"({"prompt":"p")" + (fields.empty() ? "" : "," + fields) + "}";
+}
+std::string chat(const std::string& fields) {
+  return R"({"messages":[{"role":"user","content":"c"}])" + (fields.empty() ? "" : "," + fields) +
+         "}";
+}
+
+GenerateRequest good(Endpoint endpoint, const std::string& body) {
+  auto result = parse(endpoint, body);
+  if (const auto* error = std::get_if<ApiError>(&result)) {
+    ADD_FAILURE() << body << ": " << error->message;
+    return {};
+  }
+  return std::get<GenerateRequest>(std::move(result));
+}
+GenerateRequest good(const std::string& fields) {
+  return good(Endpoint::kCompletions, completion(fields));
+}
+GenerateRequest good_chat(const std::string& fields) {
+  return good(Endpoint::kChat, chat(fields));
+}
+
+void expect_error(Endpoint endpoint, const std::string& body, Problem problem,
+                  const std::string& param) {
+  const auto result = parse(endpoint, body);
+  const auto* error = std::get_if<ApiError>(&result);
+  ASSERT_NE(error, nullptr) << body << " was taken";
+  EXPECT_EQ(row_of(error->problem).code, std::string(row_of(problem).code))
+      << body << ": " << error->message;
+  EXPECT_EQ(error->param, param) << body << ": " << error->message;
+  EXPECT_NE(error->message.find(param), std::string::npos) << error->message;
+}
+void bad(const std::string& fields, const std::string& param,
+         Problem problem = Problem::kInvalidValue) {
+  expect_error(Endpoint::kCompletions, completion(fields), problem, param);
+}
+void bad_chat(const std::string& fields, const std::string& param,
+              Problem problem = Problem::kInvalidValue) {
+  expect_error(Endpoint::kChat, chat(fields), problem, param);
+}
+
+TEST(ParseRequest, DefaultsAreOpenAis) {
+  const GenerateRequest r = good("");
+  EXPECT_EQ(r.sampling.temperature, 1.0f);
+  EXPECT_EQ(r.sampling.top_p, 1.0f);
+  EXPECT_EQ(r.n, 1);
+  EXPECT_FALSE(r.max_tokens || r.seed || r.logprobs || r.stream);
+  EXPECT_TRUE(r.skip_special_tokens);
+}
+
+TEST(ParseRequest, NumbersInTheirRanges) {
+  struct Case {
+    const char* name;
+    const char *low, *high, *under, *over;
+  };
+  for (const Case& c : std::initializer_list<Case>{
+           {"temperature", "0", "100", "-0.1", "100.5"},
+           {"top_p", "1e-30", "1", "0", "1.01"},
+           {"top_k", "-1", "2147483647", "-2", "2147483648"},
+           {"min_p", "0", "1.0", "-0.1", "1.1"},
+           {"repetition_penalty", "0.01", "100", "0", "101"},
+           {"presence_penalty", "-2", "2", "-2.1", "2.1"},
+           {"frequency_penalty", "-2", "2", "-2.1", "2.1"},
+           {"max_tokens", "0", "2147483647", "-1", "2147483648"},
+           {"min_tokens", "0", "2147483647", "-1", "2147483648"},
+           {"n", "1", "128", "0", "129"},
+           {"seed", "-9223372036854775808", "9223372036854775807", "-9.3e18",
+            "9223372036854775808"},
+           {"logprobs", "0", "20", "-1", "21"},
+           {"prompt_logprobs", "0", "20", "-1", "21"},
+       }) {
+    const std::string key = std::string("\"") + c.name + "\":";
+    good(key + c.low);
+    good(key + c.high);
+    good(key + "null");
+    bad(key + c.under, c.name);
+    bad(key + c.over, c.name);
+    bad(key + "\"1\"", c.name);
+    bad(key + "true", c.name);
+    bad(key + "[1]", c.name);
+  }
+  EXPECT_EQ(good(R"("n":2.0)").n, 2);
+  bad(R"("n":1.5)", "n");
+  bad(R"("max_tokens":1e400)", "", Problem::kMalformedRequest);
+  EXPECT_EQ(good(R"("top_k":-1)").sampling.top_k, 0);
+  EXPECT_GT(good(R"("top_p":1e-300)").sampling.top_p, 0.0f);
+  EXPECT_EQ(good(R"("seed":-1)").seed, -1);
+  bad(R"("min_tokens":5,"max_tokens":4)", "min_tokens");
+}
+
+TEST(ParseRequest, Flags) {
+  for (const char* name : {"echo", "stream", "ignore_eos", "skip_special_tokens",
+                           "include_stop_str_in_output", "add_special_tokens"}) {
+    const std::string key = std::string("\"") + name + "\":";
+    good(key + "true");
+    good(key + "false");
+    bad(key + "1", name);
+    bad(key + "\"true\"", name);
+  }
+}
+
+TEST(ParseRequest, Prompts) {
+  const auto prompt = [](const std::string& value) { return R"({"prompt":)" + value + "}"; };
+  EXPECT_EQ(std::get<std::string>(good(Endpoint::kCompletions, prompt(R"("a\u0000b")")).prompts[0]),
+            std::string("a\0b", 3));
+  EXPECT_EQ(good(Endpoint::kCompletions, prompt("[1,2]")).prompts.size(), 1u);
+  EXPECT_EQ(good(Endpoint::kCompletions, prompt("[[1],[2,3]]")).prompts.size(), 2u);
+  EXPECT_EQ(good(Endpoint::kCompletions, prompt(R"(["a",[1]])")).prompts.size(), 2u);
+  for (const char* value :
+       {"1", "true", "{}", "[]", "[100]", "[-1]", "[1.5]", R"([1,"a"])", R"(["a",1])", "[[[1]]]"}) {
+    expect_error(Endpoint::kCompletions, prompt(value), Problem::kInvalidValue, "prompt");
+  }
+  expect_error(Endpoint::kCompletions, "{}", Problem::kMissingParameter, "prompt");
+  expect_error(Endpoint::kCompletions, R"({"prompt":null})", Problem::kMissingParameter, "prompt");
+  std::string many = "[\"a\"";
+  for (int i = 0; i < kChoicesMax - 1; ++i) many += ",\"a\"";
+  good(Endpoint::kCompletions, prompt(many + "]"));
+  expect_error(Endpoint::kCompletions, prompt(many + ",\"a\"]"), Problem::kInvalidValue, "prompt");
+  expect_error(Endpoint::kCompletions, R"({"n":65,"prompt":["a","b"]})", Problem::kInvalidValue,
+               "n");
+}
+
+TEST(ParseRequest, Stops) {
+  EXPECT_EQ(good(R"("stop":"a")").stop.size(), 1u);
+  EXPECT_EQ(good(R"("stop":[])").stop.size(), 0u);
+  std::string sixteen = "\"a\"";
+  for (int i = 0; i < 15; ++i) sixteen += ",\"a\"";
+  EXPECT_EQ(good("\"stop\":[" + sixteen + "]").stop.size(), 16u);
+  bad("\"stop\":[" + sixteen + ",\"a\"]", "stop");
+  bad(R"("stop":"")", "stop");
+  bad("\"stop\":\"" + std::string(1025, 'a') + "\"", "stop");
+  bad(R"("stop":1)", "stop");
+  bad(R"("stop":["a",1])", "stop");
+  EXPECT_EQ(good(R"("stop_token_ids":[0,99])").sampling.stop_token_ids.size(), 2u);
+  bad(R"("stop_token_ids":[100])", "stop_token_ids");
+  bad(R"("stop_token_ids":7)", "stop_token_ids");
+}
+
+TEST(ParseRequest, LogitBias) {
+  const auto bias = good(R"("logit_bias":{"5":-100,"99":1.5})").sampling.logit_bias;
+  ASSERT_EQ(bias.size(), 2u);
+  EXPECT_EQ(bias[0], (std::pair<core::TokenId, float>(5, -100.0f)));
+  for (const char* value : {R"({"100":1})", R"({"-1":1})", R"({"x":1})", R"({"5 ":1})",
+                            R"({"5":101})", R"({"5":"a"})", "[]", "3"}) {
+    bad(std::string("\"logit_bias\":") + value, "logit_bias");
+  }
+}
+
+TEST(ParseRequest, StreamOptions) {
+  const GenerateRequest r = good(
+      R"("stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true,"more":1})");
+  EXPECT_TRUE(r.include_usage && r.continuous_usage_stats);
+  bad(R"("stream_options":{"include_usage":true})", "stream_options");
+  bad(R"("stream":true,"stream_options":7)", "stream_options");
+  bad(R"("stream":true,"stream_options":{"include_usage":1})", "stream_options.include_usage");
+  bad(R"("stream":true,"prompt_logprobs":1)", "prompt_logprobs", Problem::kUnsupportedParameter);
+}
+
+TEST(ParseRequest, ChatFields) {
+  EXPECT_EQ(good_chat(R"("max_completion_tokens":7)").max_tokens, 7);
+  EXPECT_EQ(good_chat(R"("max_completion_tokens":7,"max_tokens":7)").max_tokens, 7);
+  bad_chat(R"("max_completion_tokens":7,"max_tokens":8)", "max_completion_tokens");
+  bad_chat(R"("max_tokens":0)", "max_tokens");
+  EXPECT_EQ(good_chat(R"("logprobs":true)").logprobs, 0);
+  EXPECT_EQ(good_chat(R"("logprobs":true,"top_logprobs":20)").logprobs, 20);
+  EXPECT_FALSE(good_chat(R"("logprobs":false,"top_logprobs":0)").logprobs);
+  bad_chat(R"("logprobs":1)", "logprobs");
+  bad_chat(R"("top_logprobs":1)", "top_logprobs");
+  bad_chat(R"("logprobs":true,"top_logprobs":21)", "top_logprobs");
+  bad_chat(R"("continue_final_message":true,"add_generation_prompt":true)",
+           "continue_final_message");
+  bad_chat(R"("continue_final_message":true)",
+           "continue_final_message");  // the last message is the user's
+  bad_chat(R"("chat_template_kwargs":[])", "chat_template_kwargs");
+  bad_chat(R"("documents":{})", "documents");
+  bad_chat(R"("documents":["text"])", "documents");
+  good_chat(
+      R"("documents":[{"title":"t","text":"x"}],"chat_template_kwargs":{"enable_thinking":false})");
+  std::string nodes = "0";
+  for (size_t i = 0; i < 5000; ++i) nodes += ",0";
+  bad_chat("\"chat_template_kwargs\":{\"a\":[" + nodes + "]}", "chat_template_kwargs");
+}
+
+TEST(ParseRequest, Messages) {
+  const auto messages = [](const std::string& value) { return R"({"messages":)" + value + "}"; };
+  const auto refuse = [&](const std::string& value, const std::string& param,
+                          Problem problem = Problem::kInvalidValue) {
+    expect_error(Endpoint::kChat, messages(value), problem, param);
+  };
+  const GenerateRequest r =
+      good(Endpoint::kChat, messages(R"([{"role":"developer","content":"a","name":"n"},
+      {"role":"assistant","content":null,"tool_calls":[]},{"role":"tool","content":[{"type":"text","text":"x"},
+      {"type":"text","text":"y"}],"tool_call_id":"7","weight":3}])"));
+  EXPECT_EQ(r.messages.dump(),
+            R"([{"role":"developer","content":"a","name":"n"},{"role":"assistant","content":""},)"
+            R"({"role":"tool","content":"x\ny","tool_call_id":"7"}])");
+  expect_error(Endpoint::kChat, "{}", Problem::kMissingParameter, "messages");
+  refuse("7", "messages");
+  refuse("[]", "messages");
+  refuse("[7]", "messages[0]");
+  refuse(R"([{"content":"a"}])", "messages[0].role", Problem::kMissingParameter);
+  refuse(R"([{"role":"user"}])", "messages[0].content", Problem::kMissingParameter);
+  refuse(R"([{"role":"king","content":"a"}])", "messages[0].role");
+  refuse(R"([{"role":"user","content":7}])", "messages[0].content");
+  refuse(R"([{"role":"user","content":"a","content":"b"}])", "messages[0]");
+  refuse(R"([{"role":"user","content":["a"]}])", "messages[0].content[0]");
+  refuse(R"([{"role":"user","content":[{"type":"text"}]}])", "messages[0].content[0].text");
+  refuse(R"([{"role":"user","content":[{"type":"image_url","image_url":{}}]}])",
+         "messages[0].content[0].type", Problem::kUnsupportedParameter);
+  refuse(R"([{"role":"assistant","tool_calls":[{}]}])", "messages[0].tool_calls",
+         Problem::kUnsupportedParameter);
+}
+
+TEST(ParseRequest, FeaturesThatDoNotExistAreRefusedByName) {
+  for (const char* name :
+       {"tools", "suffix", "use_beam_search", "guided_json", "logits_processors", "chat_template",
+        "truncate_prompt_tokens", "prompt_embeds", "return_token_ids"}) {
+    const std::string key = std::string("\"") + name + "\":";
+    for (const char* nothing : {"null", "false", "\"\"", "[]", "{}"}) good(key + nothing);
+    for (const char* something : {"true", "\"x\"", "[1]", "{\"a\":1}", "1"}) {
+      bad(key + something, name, Problem::kUnsupportedParameter);
+    }
+  }
+  good(R"("response_format":{"type":"text"})");
+  bad(R"("response_format":{"type":"json_object"})", "response_format",
+      Problem::kUnsupportedParameter);
+  bad(R"("response_format":7)", "response_format");
+  good(R"("best_of":2,"n":2)");
+  bad(R"("best_of":2)", "best_of", Problem::kUnsupportedParameter);
+  bad_chat(R"("echo":true)", "echo", Problem::kUnsupportedParameter);
+  good_chat(R"("tool_choice":"none")");
+  bad_chat(R"("tool_choice":"auto")", "tool_choice", Problem::kUnsupportedParameter);
+}
+
+TEST(ParseRequest, UnknownFieldsAreIgnoredAndDoubledOnesRefused) {
+  good(R"("store":true,"metadata":{"a":[1,2,{"b":null}]})");
+  bad(R"("n":1,"n":2)", "n");
+  bad(R"("prompt":"q")", "prompt");
+}
+
+TEST(ParseRequest, HostileJson) {
+  const auto malformed = [](const std::string& body) {
+    expect_error(Endpoint::kCompletions, body, Problem::kMalformedRequest, "");
+  };
+  for (const char* body : {"", " ", "{", "[]", "null", "7", "\"a\"", "{\"prompt\":\"a\"}x",
+                           "{'prompt':1}", "{\"prompt\":nan}", "{\"prompt\":\"\xFF\"}",
+                           "{\"prompt\":\"\\ud800\"}", "{\"prompt\":\"a\nb\"}"}) {
+    malformed(body);
+  }
+  malformed(std::string("{\"prompt\":\"a\0b\"}", 16));
+  malformed("{\"x\":" + std::string(100'000, '[') + "}");
+  malformed("{\"x\":" + std::string(65, '[') + std::string(65, ']') + ",\"prompt\":\"a\"}");
+  good("\"x\":" + std::string(60, '[') + std::string(60, ']'));
+  good(R"("x":123456789012345678)");
+  malformed(R"({"prompt":"a","x":)" + std::string(400, '9') + "}");
+}
+
+TEST(ParseRequest, Detokenize) {
+  EXPECT_EQ(good(Endpoint::kDetokenize, R"({"tokens":[]})").tokens.size(), 0u);
+  expect_error(Endpoint::kDetokenize, "{}", Problem::kMissingParameter, "tokens");
+  expect_error(Endpoint::kDetokenize, R"({"tokens":[100]})", Problem::kInvalidValue, "tokens");
+  expect_error(Endpoint::kTokenize, "{}", Problem::kMissingParameter, "prompt");
+}
+
+}  // namespace
+}  // namespace api
