@@ -1,0 +1,93 @@
+// One choice of an answer while it grows: events of its sequence in, text and log-probabilities to
+// send out.
+//
+// Text goes through the detokenizer (whole characters) and the stop matcher (stop strings across
+// tokens). A token that may be the last one (it ends sequences, or max_tokens is reached) is held
+// until the next event tells: then its text is left out if it was an end token, and the last text
+// travels with the finish reason. Thread: one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/generate_request.h"
+#include "api/model_context.h"
+#include "api/prepare.h"
+#include "engine/event_stream.h"
+#include "telemetry/metrics.h"
+#include "text/detokenizer.h"
+
+namespace api {
+
+// A token with its log-probabilities and the place where its text begins, in characters from the
+// start of the answer's text.
+struct ScoredToken {
+  core::PositionLogprobs logprobs;
+  int64_t text_offset = 0;
+};
+
+struct Delta {
+  std::string text;
+  std::vector<ScoredToken> tokens;  // when log-probabilities were asked for
+};
+
+class Choice {
+ public:
+  Choice(const Prepared& prepared, const PreparedPrompt& prompt, const ModelContext& model,
+         int64_t arrival_us);
+
+  // Takes the next event; what it makes certain is added to `delta`. True: there is something to
+  // send, if only the news that a token exists or that the sequence has ended. REQUIRES:
+  // !finished().
+  bool take(engine::Event event, int64_t now_us, Delta& delta);
+
+  bool finished() const { return reason_.has_value(); }
+  core::FinishReason reason() const { return *reason_; }
+  const std::string& error() const { return error_; }
+  // A stop string was met: the engine does not know and must be told to stop.
+  bool stopped_by_text() const { return stop_string_.has_value(); }
+  const std::optional<std::string>& stop_string() const { return stop_string_; }
+  std::optional<core::TokenId> stop_token() const { return stop_token_; }
+
+  int32_t completion_tokens() const { return completion_tokens_; }
+  int32_t cached_tokens() const { return cached_tokens_; }
+  // Log-probabilities of prompt positions; entry 0 is always empty.
+  const std::vector<std::optional<core::PositionLogprobs>>& prompt_logprobs() const {
+    return prompt_logprobs_;
+  }
+
+  // The gap to the token before, when take() has just taken a token that was not the first.
+  std::optional<int64_t> token_gap_us() const { return token_gap_us_; }
+  telemetry::FinishedRequest story(int64_t now_us) const;
+
+ private:
+  void take_token(engine::Event event, int64_t now_us, Delta& delta);
+  void add_token(const engine::Event& event, bool with_text, Delta& delta);
+  void add_text(const std::string& text, Delta& delta);
+  void end(const engine::Event& event, Delta& delta);
+  bool may_be_last(core::TokenId token) const;
+
+  const GenerateRequest& request_;
+  const ModelContext& model_;
+  int32_t prompt_tokens_;
+  int32_t max_tokens_;
+  text::Detokenizer detokenizer_;
+  std::optional<text::StopMatcher> matcher_;
+  std::optional<engine::Event> held_;
+  int64_t text_length_ = 0;  // characters that came out of the detokenizer
+
+  std::optional<core::FinishReason> reason_;
+  std::string error_;
+  std::optional<std::string> stop_string_;
+  std::optional<core::TokenId> stop_token_;
+  int32_t completion_tokens_ = 0;
+  int32_t cached_tokens_ = 0;
+  std::vector<std::optional<core::PositionLogprobs>> prompt_logprobs_;
+  std::optional<int64_t> token_gap_us_;
+  // As seen here; replaced by the engine's own when the sequence ends by itself.
+  engine::RequestTimes times_;
+};
+
+}  // namespace api

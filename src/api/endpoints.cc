@@ -1,0 +1,221 @@
+#include "api/endpoints.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "api/generate.h"
+#include "api/json_writer.h"
+#include "api/prepare.h"
+
+namespace api {
+namespace {
+
+constexpr size_t kRequestIdBytesMax = 128;
+
+enum class Access { kOpen, kKeyed };
+
+// Ids that come from outside go back into a header: printable ASCII only.
+bool usable_request_id(std::string_view id) {
+  return !id.empty() && id.size() <= kRequestIdBytesMax &&
+         std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c < 0x7F; });
+}
+
+// Takes the same time wherever the keys differ, and whatever their lengths: digests are compared.
+bool same_secret(std::string_view a, std::string_view b) {
+  unsigned char digest_a[SHA256_DIGEST_LENGTH], digest_b[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(a.data()), a.size(), digest_a);
+  SHA256(reinterpret_cast<const unsigned char*>(b.data()), b.size(), digest_b);
+  return CRYPTO_memcmp(digest_a, digest_b, sizeof digest_a) == 0;
+}
+
+bool has_key(const Service& service, const http::Request& request) {
+  const std::string& key = service.options().api_key;
+  if (key.empty()) return true;
+  const std::string_view value = request.header("authorization").value_or("");
+  constexpr std::string_view kBearer = "Bearer ";
+  return value.size() > kBearer.size() &&
+         http::equals_ignoring_case(value.substr(0, kBearer.size()), kBearer) &&
+         same_secret(value.substr(kBearer.size()), key);
+}
+
+// Adds a route with the request id and, for keyed ones, the API key.
+void add(http::Router& router, Service& service, const char* method, const char* path,
+         Access access, http::Handler handler) {
+  router.add(method, path,
+             [&service, access,
+              handler = std::move(handler)](http::Exchange& exchange) -> http::Task<void> {
+               const auto given = exchange.request().header("x-request-id");
+               exchange.set_header("x-request-id", given && usable_request_id(*given)
+                                                       ? std::string(*given)
+                                                       : service.random_hex());
+               if (access == Access::kKeyed && !has_key(service, exchange.request())) {
+                 http::Response response =
+                     error_response({Problem::kInvalidApiKey, "The API key is missing or wrong."});
+                 co_await exchange.respond(std::move(response));
+                 co_return;
+               }
+               co_await handler(exchange);
+             });
+}
+
+http::Response json(std::string body) {
+  http::Response response;
+  response.body = std::move(body);
+  return response;
+}
+
+std::string models_json(const ModelContext& model) {
+  std::string out = R"({"object":"list","data":[{"id":)";
+  append_json_string(out, model.served_name);
+  out += R"(,"object":"model","owned_by":"spillway","created":)";
+  append_json_int(out, model.created_s);
+  out += ",\"root\":";
+  append_json_string(out, model.path);
+  out += ",\"parent\":null,\"max_model_len\":";
+  append_json_int(out, model.context_max);
+  return out + "}]}";
+}
+
+http::Task<void> respond_error(http::Exchange& exchange, ApiError error) {
+  http::Response response = error_response(error);
+  co_await exchange.respond(std::move(response));
+}
+
+http::Task<void> generate_if_available(Service& service, http::Exchange& exchange,
+                                       Endpoint endpoint) {
+  if (auto error = service.unavailable()) {
+    co_await respond_error(exchange, *std::move(error));
+  } else {
+    co_await generate(service, exchange, endpoint);
+  }
+}
+
+// /tokenize and /detokenize: a job for a text worker whose result is the answer.
+http::Task<void> answer_by_worker(
+    Service& service, http::Exchange& exchange,
+    std::function<std::variant<std::string, ApiError>(const std::string&)> job) {
+  auto outcome = co_await service.on_worker(exchange, std::move(job));
+  if (exchange.gone()) co_return;
+  if (!outcome) {
+    co_await respond_error(
+        exchange, {Problem::kQueueFull, "Too many requests wait to be read; try again later."});
+  } else if (auto* error = std::get_if<ApiError>(&*outcome)) {
+    co_await respond_error(exchange, std::move(*error));
+  } else {
+    http::Response response = json(std::move(std::get<std::string>(*outcome)));
+    co_await exchange.respond(std::move(response));
+  }
+}
+
+http::Task<void> tokenize(Service& service, http::Exchange& exchange) {
+  if (auto error = service.unavailable()) {
+    co_await respond_error(exchange, *std::move(error));
+    co_return;
+  }
+  std::function<std::variant<std::string, ApiError>(const std::string&)> job =
+      [&model = service.model(), now_s = std::time(nullptr)](const std::string& body) {
+        return answer_tokenize(body, model, now_s);
+      };
+  co_await answer_by_worker(service, exchange, std::move(job));
+}
+
+http::Task<void> detokenize(Service& service, http::Exchange& exchange) {
+  if (auto error = service.unavailable()) {
+    co_await respond_error(exchange, *std::move(error));
+    co_return;
+  }
+  std::function<std::variant<std::string, ApiError>(const std::string&)> job =
+      [&model = service.model()](const std::string& body) {
+        return answer_detokenize(body, model);
+      };
+  co_await answer_by_worker(service, exchange, std::move(job));
+}
+
+// Alive: the process answers and the engine's loop comes round. Loading is alive.
+http::Response health(Service& service) {
+  if (service.loaded() && !service.engine_alive()) {
+    return error_response({Problem::kEngineDead, "The engine has stopped responding."});
+  }
+  return json(R"({"status":"ok"})");
+}
+
+http::Response ready(Service& service) {
+  if (const auto error = service.unavailable()) return error_response(*error);
+  return json(R"({"status":"ok"})");
+}
+
+http::Response models(Service& service) {
+  if (!service.loaded()) return error_response({Problem::kLoading, "The model is being loaded."});
+  return json(models_json(service.model()));
+}
+
+http::Response metrics(Service& service) {
+  http::Response response;
+  if (!service.loaded()) return error_response({Problem::kLoading, "The model is being loaded."});
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body = service.metrics().render(service.engine().snapshot());
+  return response;
+}
+
+http::Response version(Service& service) {
+  std::string out = "{\"version\":";
+  append_json_string(out, service.options().version);
+  return json(out + "}");
+}
+
+}  // namespace
+
+http::Router make_router(Service& service) {
+  http::Router router;
+  const auto add_answer = [&](const char* path, Access access, http::Response (*answer)(Service&)) {
+    add(router, service, "GET", path, access,
+        [&service, answer](http::Exchange& exchange) -> http::Task<void> {
+          http::Response response = answer(service);
+          co_await exchange.respond(std::move(response));
+        });
+  };
+  add_answer("/health", Access::kOpen, health);
+  add_answer("/ready", Access::kOpen, ready);
+  add_answer("/health/ready", Access::kOpen, ready);
+  add_answer("/metrics", Access::kOpen, metrics);
+  add_answer("/version", Access::kKeyed, version);
+  add_answer("/v1/models", Access::kKeyed, models);
+  add(router, service, "POST", "/v1/completions", Access::kKeyed,
+      [&service](http::Exchange& exchange) {
+        return generate_if_available(service, exchange, Endpoint::kCompletions);
+      });
+  add(router, service, "POST", "/v1/chat/completions", Access::kKeyed,
+      [&service](http::Exchange& exchange) {
+        return generate_if_available(service, exchange, Endpoint::kChat);
+      });
+  add(router, service, "POST", "/tokenize", Access::kKeyed,
+      [&service](http::Exchange& exchange) { return tokenize(service, exchange); });
+  add(router, service, "POST", "/detokenize", Access::kKeyed,
+      [&service](http::Exchange& exchange) { return detokenize(service, exchange); });
+  return router;
+}
+
+http::Response refusal_response(http::Refusal refusal, const std::string& message) {
+  switch (refusal) {
+    case http::Refusal::kMalformed:
+      return error_response({Problem::kMalformedRequest, message});
+    case http::Refusal::kNotFound:
+      return error_response({Problem::kRouteNotFound, message});
+    case http::Refusal::kMethodNotAllowed:
+      return error_response({Problem::kMethodNotAllowed, message});
+    case http::Refusal::kBodyTooLarge:
+      return error_response({Problem::kRequestTooLarge, message});
+    case http::Refusal::kHeaderTooLarge:
+      return error_response({Problem::kHeaderTooLarge, message});
+    case http::Refusal::kBusy:
+      return error_response({Problem::kTooManyConnections, message});
+    case http::Refusal::kInternal:
+      break;
+  }
+  return error_response({Problem::kInternal, message});
+}
+
+}  // namespace api

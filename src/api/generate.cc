@@ -1,0 +1,273 @@
+#include "api/generate.h"
+
+#include <ctime>
+#include <utility>
+
+#include "api/answer_writer.h"
+#include "api/choice.h"
+#include "api/prepare.h"
+#include "base/log.h"
+#include "http/sse.h"
+
+namespace api {
+namespace {
+
+// The choices of one answer and their sequences in the engine. Whatever way the handler ends, its
+// destructor cancels what still runs and tells the metrics.
+class Generation {
+ public:
+  Generation(Service& service, Prepared prepared, int64_t arrival_us)
+      : service_(service), prepared_(std::move(prepared)), arrival_us_(arrival_us) {
+    ++service_.generating;
+  }
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
+  ~Generation() {
+    for (Running& running : running_) {
+      if (!running.told) finish(running);
+    }
+    --service_.generating;
+  }
+
+  struct Running {
+    core::RequestId id{};
+    std::shared_ptr<engine::EventStream> events;
+    Choice choice;
+    const PreparedPrompt* prompt;
+    bool first_of_prompt;  // its prompt and cached tokens count in the usage
+    bool sent = false;     // streaming: a chunk has gone out
+    bool told = false;     // the end is known to the metrics and, where needed, to the engine
+    Delta whole = {};      // not streaming: everything
+  };
+
+  std::optional<ApiError> submit(const std::function<void()>& wake);
+
+  // Pops all events there are. `on_delta(running, index, delta)` gets every piece of news.
+  template <typename OnDelta>
+  void pump(OnDelta on_delta);
+
+  bool finished() const { return open_ == 0; }
+  // The error that ended a sequence, "" when all is well.
+  const std::string* error() const;
+  Usage usage() const;
+  Usage usage_of(const Running& running) const;
+  const Prepared& prepared() const { return prepared_; }
+  std::vector<Running>& choices() { return running_; }
+
+ private:
+  core::Request make_request(const PreparedPrompt& prompt, int32_t k, uint64_t seed) const;
+  void finish(Running& running);
+
+  Service& service_;
+  Prepared prepared_;
+  int64_t arrival_us_;
+  std::vector<Running> running_;  // by index of the choice
+  size_t open_ = 0;
+};
+
+core::Request Generation::make_request(const PreparedPrompt& prompt, int32_t k,
+                                       uint64_t seed) const {
+  const GenerateRequest& r = prepared_.request;
+  core::Request request;
+  request.id = service_.next_request_id();
+  request.prompt = prompt.tokens;
+  request.sampling = r.sampling;
+  request.sampling.max_tokens = prompt.max_tokens;
+  request.sampling.seed = seed + static_cast<uint64_t>(k);
+  request.sampling.logprobs = r.logprobs;
+  request.sampling.prompt_logprobs = r.prompt_logprobs;
+  if (r.echo && r.logprobs) {
+    request.sampling.prompt_logprobs = std::max(*r.logprobs, r.prompt_logprobs.value_or(0));
+  }
+  request.cache_salt = r.cache_salt;
+  request.arrival_us = arrival_us_;
+  return request;
+}
+
+// All sequences, or none and the reason.
+std::optional<ApiError> Generation::submit(const std::function<void()>& wake) {
+  const GenerateRequest& r = prepared_.request;
+  const uint64_t seed = r.seed ? static_cast<uint64_t>(*r.seed) : service_.random();
+  running_.reserve(prepared_.prompts.size() * static_cast<size_t>(r.n));
+  for (const PreparedPrompt& prompt : prepared_.prompts) {
+    for (int32_t k = 0; k < r.n; ++k) {
+      core::Request request = make_request(prompt, k, seed);
+      const core::RequestId id = request.id;
+      auto events = std::make_shared<engine::EventStream>(request, wake);
+      auto submitted = service_.engine().submit(std::move(request), events);
+      if (!submitted.ok()) {
+        for (Running& running : running_) {
+          service_.engine().cancel(running.id);
+          running.told = true;
+        }
+        return from_engine_error(submitted.error());
+      }
+      running_.push_back({.id = id,
+                          .events = std::move(events),
+                          .choice = Choice(prepared_, prompt, service_.model(), arrival_us_),
+                          .prompt = &prompt,
+                          .first_of_prompt = k == 0});
+    }
+  }
+  open_ = running_.size();
+  return std::nullopt;
+}
+
+template <typename OnDelta>
+void Generation::pump(OnDelta on_delta) {
+  const int64_t now_us = http::monotonic_us();
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Running& running = running_[i];
+    while (!running.told) {
+      std::optional<engine::Event> event = running.events->try_pop();
+      if (!event) break;
+      Delta delta;
+      const bool news = running.choice.take(*std::move(event), now_us, delta);
+      if (const auto gap_us = running.choice.token_gap_us())
+        service_.metrics().on_token_gap(*gap_us);
+      if (running.choice.finished()) finish(running);
+      if (news) on_delta(running, i, std::move(delta));
+    }
+  }
+}
+
+void Generation::finish(Running& running) {
+  // Unfinished, or ended by its text: the engine would go on.
+  if (!running.choice.finished() || running.choice.stopped_by_text())
+    service_.engine().cancel(running.id);
+  service_.metrics().on_finished(running.choice.story(http::monotonic_us()));
+  running.told = true;
+  if (open_ > 0) --open_;
+}
+
+const std::string* Generation::error() const {
+  for (const Running& running : running_) {
+    if (running.choice.finished() && running.choice.reason() == core::FinishReason::kError) {
+      return &running.choice.error();
+    }
+  }
+  return nullptr;
+}
+
+Usage Generation::usage_of(const Running& running) const {
+  return {.prompt_tokens = static_cast<int64_t>(running.prompt->tokens.size()),
+          .completion_tokens = running.choice.completion_tokens(),
+          .cached_tokens = running.choice.cached_tokens()};
+}
+
+// A prompt counts once, however many choices it has.
+Usage Generation::usage() const {
+  Usage total;
+  for (const Running& running : running_) {
+    const Usage one = usage_of(running);
+    total.completion_tokens += one.completion_tokens;
+    if (!running.first_of_prompt) continue;
+    total.prompt_tokens += one.prompt_tokens;
+    total.cached_tokens += one.cached_tokens;
+  }
+  return total;
+}
+
+http::Task<void> answer_whole(http::Exchange& exchange, Generation& generation,
+                              const AnswerWriter& writer) {
+  const std::chrono::milliseconds long_time{3'600'000};
+  while (true) {
+    generation.pump([](Generation::Running& running, size_t, Delta delta) {
+      running.whole.text += delta.text;
+      running.whole.tokens.insert(running.whole.tokens.end(),
+                                  std::make_move_iterator(delta.tokens.begin()),
+                                  std::make_move_iterator(delta.tokens.end()));
+    });
+    if (generation.finished() || generation.error() != nullptr) break;
+    co_await exchange.wait(long_time);
+    if (exchange.gone()) co_return;
+  }
+  http::Response response;
+  if (const std::string* error = generation.error()) {
+    response = error_response({Problem::kInternal, *error});
+  } else {
+    response.body = writer.begin();
+    for (size_t i = 0; i < generation.choices().size(); ++i) {
+      const Generation::Running& running = generation.choices()[i];
+      writer.append_choice(response.body, i, running.choice, running.whole, *running.prompt);
+    }
+    writer.end(response.body, generation.usage());
+  }
+  co_await exchange.respond(std::move(response));
+}
+
+http::Task<void> answer_stream(Service& service, http::Exchange& exchange, Generation& generation,
+                               const AnswerWriter& writer) {
+  const GenerateRequest& request = generation.prepared().request;
+  http::StreamHead head;
+  // Proxies must not collect the stream before they pass it on.
+  head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
+  co_await exchange.begin_stream(std::move(head));
+  std::string out;
+  while (!exchange.gone()) {
+    generation.pump([&](Generation::Running& running, size_t index, const Delta& delta) {
+      if (running.choice.finished() && running.choice.reason() == core::FinishReason::kError)
+        return;
+      std::optional<Usage> usage;
+      if (request.continuous_usage_stats) usage = generation.usage_of(running);
+      const bool first = !std::exchange(running.sent, true);
+      http::append_event(out,
+                         writer.chunk(index, running.choice, delta, first, *running.prompt, usage));
+    });
+    const std::string* error = generation.error();
+    if (error != nullptr) {
+      http::append_event(out, error_json({Problem::kInternal, *error}));
+    } else if (generation.finished() && request.include_usage) {
+      http::append_event(out, writer.usage_chunk(generation.usage()));
+    }
+    const bool last = error != nullptr || generation.finished();
+    if (last) out += http::kDoneEvent;
+    if (!out.empty()) {
+      if (!co_await exchange.write(out)) co_return;
+      out.clear();
+    }
+    if (last) co_return;
+    const bool woken = co_await exchange.wait(service.options().ping_interval);
+    if (!woken) out = http::kPingEvent;
+  }
+}
+
+}  // namespace
+
+http::Task<void> generate(Service& service, http::Exchange& exchange, Endpoint endpoint) {
+  using Outcome = std::variant<Prepared, ApiError>;
+  const int64_t arrival_us = exchange.request().arrival_us;
+  const int64_t now_s = std::time(nullptr);
+  std::function<Outcome(const std::string&)> job = [&model = service.model(), endpoint,
+                                                    now_s](const std::string& body) {
+    return prepare_generation(endpoint, body, model, now_s);
+  };
+  std::optional<Outcome> outcome = co_await service.on_worker(exchange, std::move(job));
+  if (exchange.gone()) co_return;
+  if (!outcome) {
+    ApiError full{Problem::kQueueFull, "Too many requests wait to be read; try again later."};
+    http::Response response = error_response(full);
+    co_await exchange.respond(std::move(response));
+    co_return;
+  }
+  if (const auto* error = std::get_if<ApiError>(&*outcome)) {
+    http::Response response = error_response(*error);
+    co_await exchange.respond(std::move(response));
+    co_return;
+  }
+  Generation generation(service, std::move(std::get<Prepared>(*outcome)), arrival_us);
+  if (const auto error = generation.submit(exchange.waker())) {
+    http::Response response = error_response(*error);
+    co_await exchange.respond(std::move(response));
+    co_return;
+  }
+  const GenerateRequest& request = generation.prepared().request;
+  const AnswerWriter writer(request, service.model(), service.random_hex(), now_s);
+  if (request.stream) {
+    co_await answer_stream(service, exchange, generation, writer);
+  } else {
+    co_await answer_whole(exchange, generation, writer);
+  }
+}
+
+}  // namespace api

@@ -1,0 +1,27 @@
+// What the API knows of the model it serves. Borrowed; constant while the server runs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/model_config.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace api {
+
+struct ModelContext {
+  std::string served_name;
+  std::string path;         // what was loaded; shown as `root` of the model card
+  int64_t created_s = 0;    // unix time
+  int32_t context_max = 0;  // tokens of prompt and output together
+  core::ModelConfig config;
+  const text::Tokenizer* tokenizer = nullptr;
+  const text::ChatTemplate* chat_template = nullptr;
+
+  // Tokens that may end a sequence unless the request ignores them.
+  std::vector<core::TokenId> end_tokens;
+};
+
+}  // namespace api

@@ -1,0 +1,41 @@
+// From a request body to token ids that fit the context: parse, check the model's name, render the
+// template, tokenise.
+//
+// Everything a request needs before the engine sees it, as one pure function: text workers run it,
+// tests and the fuzzer call it. `context_length_exceeded` is decided here, before any work of the
+// engine. Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "api/errors.h"
+#include "api/generate_request.h"
+#include "api/model_context.h"
+
+namespace api {
+
+struct PreparedPrompt {
+  std::vector<core::TokenId> tokens;  // not empty; all in the vocabulary
+  std::string text;                   // completions with echo: what the answer starts with
+  int32_t max_tokens = 0;             // tokens.size() + max_tokens <= context_max
+};
+
+struct Prepared {
+  GenerateRequest request;
+  std::vector<PreparedPrompt> prompts;
+};
+
+std::variant<Prepared, ApiError> prepare_generation(Endpoint endpoint, std::string_view body,
+                                                    const ModelContext& model, int64_t now_unix_s);
+
+// The bodies of /tokenize and /detokenize to their answers (JSON).
+std::variant<std::string, ApiError> answer_tokenize(std::string_view body,
+                                                    const ModelContext& model, int64_t now_unix_s);
+std::variant<std::string, ApiError> answer_detokenize(std::string_view body,
+                                                      const ModelContext& model);
+
+}  // namespace api

@@ -1,0 +1,128 @@
+#include "api/server.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <thread>
+
+#include "api/endpoints.h"
+#include "api/service.h"
+#include "base/log.h"
+
+namespace api {
+
+struct Server::State {
+  explicit State(ServerOptions given)
+      : service(given), http(http_options(given), make_router(service)) {}
+
+  http::ServerOptions http_options(const ServerOptions& options) {
+    http::ServerOptions made{.limits = options.limits, .make_error = refusal_response};
+    made.on_answer = [this](const http::Request& request, std::string_view route, int status,
+                            int64_t duration_us) {
+      LOG_DEBUG("{} {} {} {} us", request.method, request.path, status, duration_us);
+      if (service.loaded()) service.metrics().on_answer(request.method, route, status, duration_us);
+    };
+    return made;
+  }
+
+  void on_loaded(base::Result<Backend> loaded);
+  void on_interrupt();
+  void end_when_quiet();
+
+  Service service;
+  http::Server http;  // after the service: its handlers use it
+  base::Result<void> result;
+  std::chrono::steady_clock::time_point drain_end;
+  bool interrupted = false;
+};
+
+namespace {
+
+void print_ready(const ServerOptions& options, uint16_t port) {
+  std::printf("spillway: serving %s at http://%s:%u\n", options.served_model_name.c_str(),
+              options.host.c_str(), port);
+  std::fflush(stdout);
+}
+
+constexpr std::chrono::milliseconds kQuietCheck{20};
+
+}  // namespace
+
+// Thread: I/O.
+void Server::State::on_loaded(base::Result<Backend> loaded) {
+  if (!loaded.ok()) {
+    result = std::move(loaded).error();
+    http.stop();
+    return;
+  }
+  service.set_backend(std::move(loaded).value());
+  const ServerOptions& options = service.options();
+  if (options.on_ready) {
+    options.on_ready(http.port());
+  } else {
+    print_ready(options, http.port());
+  }
+}
+
+// Thread: I/O.
+void Server::State::on_interrupt() {
+  if (std::exchange(interrupted, true)) {
+    LOG_WARN("second signal: ending at once");
+    http.stop();
+    return;
+  }
+  LOG_INFO("draining: {} answers are being made", service.generating);
+  service.begin_drain();
+  http.announce_close();
+  drain_end = std::chrono::steady_clock::now() + service.options().shutdown_timeout;
+  end_when_quiet();
+}
+
+void Server::State::end_when_quiet() {
+  const bool late = std::chrono::steady_clock::now() >= drain_end;
+  if (service.generating == 0 || late) {
+    if (late && service.generating > 0)
+      LOG_WARN("{} answers did not end in time", service.generating);
+    http.drain(service.options().flush_timeout);
+  } else {
+    http.after(kQuietCheck, [this] { end_when_quiet(); });
+  }
+}
+
+Server::Server(ServerOptions options) : state_(std::make_unique<State>(std::move(options))) {}
+Server::~Server() = default;
+
+base::Result<void> Server::listen() {
+  const ServerOptions& options = state_->service.options();
+  return state_->http.listen(options.host, options.port);
+}
+
+uint16_t Server::port() const {
+  return state_->http.port();
+}
+
+base::Result<void> Server::run(std::function<base::Result<Backend>()> load) {
+  State& state = *state_;
+  if (state.service.options().handle_signals)
+    state.http.on_signal([&state] { state.on_interrupt(); });
+  std::jthread loader([&state, load = std::move(load)] {
+    // Shared because a std::function must be copyable.
+    auto loaded = std::make_shared<base::Result<Backend>>(load());
+    state.http.post([&state, loaded] { state.on_loaded(std::move(*loaded)); });
+  });
+  state.http.run();
+  loader.join();
+  return state.result;
+}
+
+void Server::interrupt() {
+  state_->http.post([state = state_.get()] { state->on_interrupt(); });
+}
+
+base::Result<void> serve(ServerOptions options, std::function<base::Result<Backend>()> load) {
+  Server server(std::move(options));
+  RETURN_IF_ERROR(server.listen());
+  return server.run(std::move(load));
+}
+
+}  // namespace api

@@ -1,0 +1,81 @@
+// The OpenAI-compatible server, from one call: apps/ hands over options and a way to load, and gets
+// control back when the server has ended.
+//
+// The port answers from the start: /health says alive, everything else 503 "loading" until the
+// model is there. SIGTERM or SIGINT drains: /ready and new requests answer 503 "draining" with
+// Connection: close while running answers finish, at most for shutdown_timeout; a second signal
+// ends at once.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "core/model_config.h"
+#include "engine/engine.h"
+#include "http/server.h"
+#include "telemetry/metrics.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace api {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;  // 0 takes a free one
+  std::string api_key;   // "" = none asked for; /health, /ready and /metrics never ask
+  std::string
+      served_model_name;  // "model" of answers and /v1/models; other names in requests are refused
+  std::string version = "0.1.0";  // of /version
+  http::ServerLimits limits;
+  int text_workers = 1;
+  int text_queue = 256;  // bodies that wait for a text worker; then 429
+  std::chrono::milliseconds shutdown_timeout{30'000};  // running answers, after the first signal
+  std::chrono::milliseconds flush_timeout{2'000};  // open connections, once no answer is being made
+  std::chrono::milliseconds ping_interval{15'000};  // comment in a stream that has nothing to say
+  // /health turns 503 when the engine's loop has not come round for so long. A step may hold a long
+  // piece of a prompt on a slow machine, so this is generous.
+  std::chrono::milliseconds heartbeat_limit{120'000};
+  // Called on the I/O thread once the model is loaded, with the port. Default: prints "spillway:
+  // serving NAME at URL".
+  std::function<void(uint16_t port)> on_ready;
+  bool handle_signals = true;
+};
+
+// A loaded model. Destroyed after the server has ended, members in reverse order.
+struct Backend {
+  std::shared_ptr<void> keep_alive;  // weights, pools, ...: whatever the engine borrows
+  core::ModelConfig config;
+  std::string model_path;
+  telemetry::CacheConfig cache;
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  std::unique_ptr<text::ChatTemplate> chat_template;
+  std::unique_ptr<engine::Engine> engine;
+};
+
+// Serves until a signal. `load` runs on a thread of its own; when it fails the server ends with its
+// error. Errors: kIo and kInvalidArgument from listening.
+base::Result<void> serve(ServerOptions options, std::function<base::Result<Backend>()> load);
+
+// The same in pieces, for tests: start() returns once the port is open; stop() may be called from
+// any thread.
+class Server {
+ public:
+  explicit Server(ServerOptions options);
+  ~Server();
+  base::Result<void> listen();
+  uint16_t port() const;
+  // Serves on this thread.
+  base::Result<void> run(std::function<base::Result<Backend>()> load);
+  // What a signal does. Thread: any.
+  void interrupt();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace api

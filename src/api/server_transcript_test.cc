@@ -1,0 +1,483 @@
+// Transcripts: bytes of requests against a server whose engine follows a script, and what must come
+// back. Ids and times are checked for their form and then taken out; everything else is compared as
+// JSON or byte by byte.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "api/testing.h"
+
+namespace api {
+namespace {
+
+using nlohmann::json;
+using testing::body_of;
+using testing::FakeEngine;
+using testing::kEnd;
+using testing::TestServer;
+
+json parsed(const std::string& answer) {
+  json value = json::parse(body_of(answer), nullptr, /*allow_exceptions=*/false);
+  EXPECT_FALSE(value.is_discarded()) << answer;
+  return value;
+}
+
+// The data of each event; checks the framing.
+std::vector<std::string> events_of(const std::string& answer) {
+  std::vector<std::string> events;
+  std::string body = body_of(answer);
+  while (!body.empty()) {
+    const size_t end = body.find("\n\n");
+    if (end == std::string::npos || !body.starts_with("data: ")) {
+      ADD_FAILURE() << "not an event: " << body;
+      break;
+    }
+    events.push_back(body.substr(6, end - 6));
+    body.erase(0, end + 2);
+  }
+  return events;
+}
+
+// Events of a stream without the last, which must be [DONE], as JSON; id, created and model are
+// checked and taken out.
+std::vector<json> chunks_of(const std::string& answer, const std::string& id_prefix) {
+  std::vector<std::string> events = events_of(answer);
+  std::vector<json> chunks;
+  EXPECT_FALSE(events.empty()) << answer;
+  if (events.empty()) return chunks;
+  EXPECT_EQ(events.back(), "[DONE]");
+  events.pop_back();
+  std::string id;
+  for (const std::string& event : events) {
+    json chunk = json::parse(event);
+    if (chunk.contains("id")) {
+      const std::string this_id = chunk["id"];
+      EXPECT_TRUE(this_id.starts_with(id_prefix));
+      if (id.empty()) id = this_id;
+      EXPECT_EQ(this_id, id) << "one id for all chunks";
+      EXPECT_EQ(chunk["model"], "bytes");
+      EXPECT_GT(chunk["created"], 1'600'000'000);
+      chunk.erase("id");
+      chunk.erase("model");
+      chunk.erase("created");
+    }
+    chunks.push_back(std::move(chunk));
+  }
+  return chunks;
+}
+
+TEST(Completions, WholeAnswer) {
+  TestServer server;
+  server.engine().cached_tokens = 2;
+  const std::string answer =
+      server.post("/v1/completions", R"({"model":"bytes","prompt":"abc","seed":7})");
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;
+  json body = parsed(answer);
+  EXPECT_TRUE(body["id"].get<std::string>().starts_with("cmpl-"));
+  body.erase("id");
+  body.erase("created");
+  EXPECT_EQ(body, json::parse(R"({"object":"text_completion","model":"bytes",
+    "choices":[{"index":0,"text":"hi","logprobs":null,"finish_reason":"stop","stop_reason":null}],
+    "usage":{"prompt_tokens":3,"completion_tokens":3,"total_tokens":6,"prompt_tokens_details":{"cached_tokens":2}}})"));
+  const auto submitted = server.engine().wait_for_submitted(1);
+  EXPECT_EQ(submitted[0].request.prompt, (std::vector<core::TokenId>{'a', 'b', 'c'}));
+  EXPECT_EQ(submitted[0].request.sampling.max_tokens, 16);
+  EXPECT_EQ(submitted[0].request.sampling.seed, 7u);
+}
+
+TEST(Completions, Stream) {
+  TestServer server;
+  const std::string answer =
+      server.post("/v1/completions",
+                  R"({"prompt":"abc","stream":true,"stream_options":{"include_usage":true}})");
+  EXPECT_NE(answer.find("Content-Type: text/event-stream; charset=utf-8\r\n"), std::string::npos);
+  EXPECT_NE(answer.find("Cache-Control: no-cache\r\n"), std::string::npos);
+  EXPECT_NE(answer.find("X-Accel-Buffering: no\r\n"), std::string::npos);
+  const std::vector<json> chunks = chunks_of(answer, "cmpl-");
+  ASSERT_EQ(chunks.size(), 4u);
+  EXPECT_EQ(chunks[0], json::parse(R"({"object":"text_completion","usage":null,
+    "choices":[{"index":0,"text":"h","logprobs":null,"finish_reason":null}]})"));
+  EXPECT_EQ(chunks[1]["choices"][0]["text"], "i");
+  EXPECT_EQ(chunks[2], json::parse(R"({"object":"text_completion","usage":null,
+    "choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"stop","stop_reason":null}]})"));
+  EXPECT_EQ(chunks[3], json::parse(R"({"object":"text_completion","choices":[],
+    "usage":{"prompt_tokens":3,"completion_tokens":3,"total_tokens":6,"prompt_tokens_details":{"cached_tokens":0}}})"));
+}
+
+TEST(Completions, LastTokenTravelsWithItsFinishReason) {
+  TestServer server;
+  const auto chunks = chunks_of(
+      server.post("/v1/completions", R"({"prompt":"abc","stream":true,"max_tokens":2})"), "cmpl-");
+  ASSERT_EQ(chunks.size(), 2u);
+  EXPECT_EQ(chunks[0]["choices"][0]["text"], "h");
+  EXPECT_EQ(chunks[1]["choices"][0]["text"], "i");
+  EXPECT_EQ(chunks[1]["choices"][0]["finish_reason"], "length");
+  EXPECT_FALSE(chunks[0].contains("usage"));
+}
+
+TEST(Completions, ContinuousUsage) {
+  TestServer server;
+  const auto chunks =
+      chunks_of(server.post("/v1/completions", R"({"prompt":"abc","stream":true,"max_tokens":2,
+      "stream_options":{"include_usage":true,"continuous_usage_stats":true}})"),
+                "cmpl-");
+  ASSERT_EQ(chunks.size(), 3u);
+  EXPECT_EQ(chunks[0]["usage"]["completion_tokens"], 1);
+  EXPECT_EQ(chunks[1]["usage"]["completion_tokens"], 2);
+  EXPECT_EQ(chunks[2]["choices"], json::array());
+}
+
+TEST(Completions, ListsOfPromptsTimesN) {
+  TestServer server;
+  server.engine().cached_tokens = 1;
+  const json body = parsed(
+      server.post("/v1/completions", R"({"prompt":["ab","c"],"n":2,"seed":5,"max_tokens":1})"));
+  ASSERT_EQ(body["choices"].size(), 4u);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(body["choices"][i]["index"], i);
+  EXPECT_EQ(body["usage"], json::parse(R"({"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,
+    "prompt_tokens_details":{"cached_tokens":2}})"));
+  const auto submitted = server.engine().wait_for_submitted(4);
+  EXPECT_EQ(submitted[1].request.sampling.seed, 6u);
+  EXPECT_EQ(submitted[2].request.sampling.seed, 5u);
+  EXPECT_EQ(submitted[2].request.prompt, (std::vector<core::TokenId>{'c'}));
+}
+
+TEST(Completions, PromptsOfTokenIds) {
+  TestServer server;
+  parsed(server.post("/v1/completions", R"({"prompt":[1,2,3]})"));
+  parsed(server.post("/v1/completions", R"({"prompt":[[4],[5,6]]})"));
+  const auto submitted = server.engine().wait_for_submitted(3);
+  EXPECT_EQ(submitted[0].request.prompt, (std::vector<core::TokenId>{1, 2, 3}));
+  EXPECT_EQ(submitted[2].request.prompt, (std::vector<core::TokenId>{5, 6}));
+}
+
+TEST(Completions, StopStringAcrossTokensCancelsTheRest) {
+  TestServer server;
+  server.engine().reply = {'x', 'S', 'T', 'O', 'P', 'y', 'z', kEnd};
+  const json body = parsed(server.post("/v1/completions", R"({"prompt":"a","stop":["STOP"]})"));
+  EXPECT_EQ(body["choices"][0]["text"], "x");
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(body["choices"][0]["stop_reason"], "STOP");
+  EXPECT_EQ(body["usage"]["completion_tokens"], 5);
+  EXPECT_EQ(server.engine().wait_for_cancelled(1).size(), 1u);
+  const json kept = parsed(server.post(
+      "/v1/completions", R"({"prompt":"a","stop":"TO","include_stop_str_in_output":true})"));
+  EXPECT_EQ(kept["choices"][0]["text"], "xSTO");
+}
+
+TEST(Completions, StopStringInAStreamIsNeverSent) {
+  TestServer server;
+  server.engine().reply = {'x', 'S', 'T', 'A', 'S', 'T', 'O', 'P', 'y'};
+  const auto chunks = chunks_of(
+      server.post("/v1/completions", R"({"prompt":"a","stream":true,"stop":"STOP"})"), "cmpl-");
+  std::string text;
+  for (const json& chunk : chunks) text += chunk["choices"][0]["text"];
+  EXPECT_EQ(text, "xSTA");
+  EXPECT_EQ(chunks.back()["choices"][0]["finish_reason"], "stop");
+}
+
+TEST(Completions, StopTokenIsReportedAndItsTextLeftOut) {
+  TestServer server;
+  server.engine().reply = {'x', 'q', 'y'};
+  const json body =
+      parsed(server.post("/v1/completions", R"({"prompt":"a","stop_token_ids":[113]})"));
+  EXPECT_EQ(body["choices"][0]["text"], "x");
+  EXPECT_EQ(body["choices"][0]["stop_reason"], 113);
+  EXPECT_EQ(body["usage"]["completion_tokens"], 2);
+}
+
+TEST(Completions, NeverHalfACharacter) {
+  TestServer server;
+  server.engine().reply = {0xE2, 0x82, 0xAC, 0xE2, 0x82};
+  const auto chunks = chunks_of(
+      server.post("/v1/completions", R"({"prompt":"a","stream":true,"max_tokens":5})"), "cmpl-");
+  std::string text;
+  for (const json& chunk : chunks) text += chunk["choices"][0]["text"];
+  EXPECT_EQ(text, "\u20AC\uFFFD");
+}
+
+TEST(Completions, Logprobs) {
+  TestServer server;
+  server.engine().reply = {'h', 0xE2, 0x82, 0xAC, 'A'};
+  const json body =
+      parsed(server.post("/v1/completions", R"({"prompt":"a","logprobs":1,"max_tokens":5})"));
+  EXPECT_EQ(body["choices"][0]["logprobs"], json::parse(R"({
+    "tokens":["h","bytes:\\xe2","bytes:\\x82","bytes:\\xac","A"],
+    "token_logprobs":[-0.25,-0.25,-0.25,-0.25,-0.25],
+    "top_logprobs":[{"A":-0.5,"h":-0.25},{"A":-0.5,"bytes:\\xe2":-0.25},{"A":-0.5,"bytes:\\x82":-0.25},
+                    {"A":-0.5,"bytes:\\xac":-0.25},{"A":-0.5}],
+    "text_offset":[0,1,1,1,2]})"));
+}
+
+TEST(Completions, EchoWithPromptLogprobs) {
+  TestServer server;
+  const json body = parsed(server.post(
+      "/v1/completions", R"({"prompt":"abc","echo":true,"logprobs":0,"max_tokens":1})"));
+  EXPECT_EQ(body["choices"][0]["text"], "abch");
+  EXPECT_EQ(body["choices"][0]["logprobs"], json::parse(R"({"tokens":["a","b","c","h"],
+    "token_logprobs":[null,-0.25,-0.25,-0.25],"top_logprobs":[null,{"b":-0.25},{"c":-0.25},{"h":-0.25}],
+    "text_offset":[0,1,2,3]})"));
+  const json scored = parsed(server.post(
+      "/v1/completions", R"({"prompt":"abc","echo":true,"logprobs":1,"max_tokens":0})"));
+  EXPECT_EQ(scored["choices"][0]["text"], "abc");
+  EXPECT_EQ(scored["choices"][0]["logprobs"]["tokens"].size(), 3u);
+  EXPECT_EQ(scored["usage"]["completion_tokens"], 0);
+}
+
+TEST(Completions, EchoStreamsThePromptWithTheFirstToken) {
+  TestServer server;
+  const auto chunks =
+      chunks_of(server.post("/v1/completions",
+                            R"({"prompt":"abc","echo":true,"stream":true,"max_tokens":2})"),
+                "cmpl-");
+  EXPECT_EQ(chunks[0]["choices"][0]["text"], "abch");
+  EXPECT_EQ(chunks[1]["choices"][0]["text"], "i");
+}
+
+TEST(Completions, PromptLogprobsByTokenId) {
+  TestServer server;
+  const json body = parsed(
+      server.post("/v1/completions", R"({"prompt":"ab","prompt_logprobs":1,"max_tokens":1})"));
+  EXPECT_EQ(body["choices"][0]["prompt_logprobs"], json::parse(R"([null,
+    {"65":{"logprob":-0.5,"rank":1,"decoded_token":"A"},"98":{"logprob":-0.25,"rank":1,"decoded_token":"b"}}])"));
+}
+
+TEST(Chat, WholeAnswer) {
+  TestServer server;
+  json body = parsed(server.post("/v1/chat/completions", R"({"model":"bytes","messages":[
+      {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],"max_completion_tokens":9})"));
+  EXPECT_TRUE(body["id"].get<std::string>().starts_with("chatcmpl-"));
+  EXPECT_EQ(body["object"], "chat.completion");
+  EXPECT_EQ(body["choices"],
+            json::parse(R"([{"index":0,"message":{"role":"assistant","content":"hi"},
+    "logprobs":null,"finish_reason":"stop","stop_reason":null}])"));
+  const auto submitted = server.engine().wait_for_submitted(1);
+  EXPECT_EQ(submitted[0].request.sampling.max_tokens, 9);
+}
+
+TEST(Chat, StreamHasTheRoleWithTheFirstToken) {
+  TestServer server;
+  const auto chunks =
+      chunks_of(server.post("/v1/chat/completions",
+                            R"({"messages":[{"role":"user","content":"a"}],"stream":true})"),
+                "chatcmpl-");
+  ASSERT_EQ(chunks.size(), 3u);
+  EXPECT_EQ(chunks[0], json::parse(R"({"object":"chat.completion.chunk","choices":[{"index":0,
+    "delta":{"role":"assistant","content":"h"},"logprobs":null,"finish_reason":null}]})"));
+  EXPECT_EQ(chunks[1]["choices"][0]["delta"], json::parse(R"({"content":"i"})"));
+  EXPECT_EQ(chunks[2]["choices"][0]["finish_reason"], "stop");
+}
+
+TEST(Chat, NothingIsSentBeforeTheFirstToken) {
+  TestServer server;
+  server.engine().hold = true;
+  http::testing::RawClient client(server.port());
+  client.send(TestServer::post_bytes(
+      "/v1/chat/completions",
+      R"({"messages":[{"role":"user","content":"a"}],"stream":true,"max_tokens":1})"));
+  const std::string head = client.read_until("\r\n\r\n");
+  const auto running = server.engine().wait_for_submitted(1)[0];
+  FakeEngine::push_start(running.request, *running.events, 0);
+  FakeEngine::push_token(running.request, *running.events, 'z');
+  FakeEngine::push_finish(*running.events, core::FinishReason::kLength);
+  const auto chunks = chunks_of(head + client.read_all(), "chatcmpl-");
+  ASSERT_EQ(chunks.size(), 1u);
+  EXPECT_EQ(chunks[0]["choices"][0]["delta"], json::parse(R"({"role":"assistant","content":"z"})"));
+}
+
+TEST(Chat, MaxTokensDefaultsToTheRestOfTheContext) {
+  TestServer server;
+  parsed(server.post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}]})"));
+  const auto submitted = server.engine().wait_for_submitted(1);
+  EXPECT_EQ(submitted[0].request.sampling.max_tokens +
+                static_cast<int>(submitted[0].request.prompt.size()),
+            testing::kContext);
+}
+
+TEST(Chat, Logprobs) {
+  TestServer server;
+  const json body = parsed(server.post(
+      "/v1/chat/completions",
+      R"({"messages":[{"role":"user","content":"a"}],"logprobs":true,"top_logprobs":1,"max_tokens":1})"));
+  EXPECT_EQ(body["choices"][0]["logprobs"],
+            json::parse(R"({"content":[{"token":"h","logprob":-0.25,"bytes":[104],
+    "top_logprobs":[{"token":"A","logprob":-0.5,"bytes":[65]}]}]})"));
+}
+
+TEST(Streams, EngineErrorIsAnEventThenDone) {
+  TestServer server;
+  server.engine().reply = {'x'};
+  server.engine().fails = "the step failed";
+  const auto events = events_of(server.post("/v1/completions", R"({"prompt":"a","stream":true})"));
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(json::parse(events[1])["error"]["message"], "the step failed");
+  EXPECT_EQ(json::parse(events[1])["error"]["code"], "internal_error");
+  EXPECT_EQ(events[2], "[DONE]");
+  EXPECT_TRUE(server.post("/v1/completions", R"({"prompt":"a"})").starts_with("HTTP/1.1 500"));
+}
+
+TEST(Streams, LeavingCancelsWhileNoTokenIsDue) {
+  TestServer server;
+  server.engine().hold = true;
+  size_t sequences = 0;
+  for (const char* body : {R"({"prompt":"a","n":2,"stream":true})", R"({"prompt":"a","n":2})"}) {
+    sequences += 2;
+    http::testing::RawClient client(server.port());
+    client.send(TestServer::post_bytes("/v1/completions", body));
+    server.engine().wait_for_submitted(sequences);
+    client.disconnect();
+    EXPECT_EQ(server.engine().wait_for_cancelled(sequences).size(), sequences);
+  }
+}
+
+TEST(Streams, PingsWhileThereIsNothingToSay) {
+  ServerOptions options = testing::test_options();
+  options.ping_interval = std::chrono::milliseconds(20);
+  TestServer server(options);
+  server.engine().hold = true;
+  http::testing::RawClient client(server.port());
+  client.send(TestServer::post_bytes("/v1/completions", R"({"prompt":"a","stream":true})"));
+  client.read_until(": ping\n\n");
+  const auto running = server.engine().wait_for_submitted(1)[0];
+  FakeEngine::push_start(running.request, *running.events, 0);
+  FakeEngine::push_finish(*running.events, core::FinishReason::kAbort);
+  EXPECT_NE(client.read_all().find("\"finish_reason\":\"abort\""), std::string::npos);
+}
+
+TEST(Tokenize, ThereAndBack) {
+  TestServer server;
+  EXPECT_EQ(parsed(server.post("/tokenize",
+                               R"({"model":"bytes","prompt":"a\u20ac","return_token_strs":true})")),
+            json::parse(R"({"count":4,"max_model_len":200,"tokens":[97,226,130,172],
+                            "token_strs":["a","\ufffd","\ufffd","\ufffd"]})"));
+  EXPECT_EQ(parsed(server.post("/detokenize", R"({"tokens":[97,226,130,172]})")),
+            json::parse(R"({"prompt":"a\u20ac"})"));
+  EXPECT_GT(
+      parsed(server.post("/tokenize", R"({"messages":[{"role":"user","content":"a"}]})"))["count"],
+      3);
+}
+
+TEST(Paths, ModelsVersionAndMetrics) {
+  TestServer server;
+  json models = parsed(server.get("/v1/models"));
+  models["data"][0].erase("created");
+  EXPECT_EQ(
+      models,
+      json::parse(R"({"object":"list","data":[{"id":"bytes","object":"model","owned_by":"spillway",
+    "root":"bytes.gguf","parent":null,"max_model_len":200}]})"));
+  EXPECT_EQ(parsed(server.get("/version"))["version"], "0.1.0");
+  parsed(server.post("/v1/completions", R"({"prompt":"a"})"));
+  const std::string metrics = server.get("/metrics");
+  EXPECT_NE(metrics.find("Content-Type: text/plain; version=0.0.4"), std::string::npos);
+  EXPECT_NE(metrics.find("vllm:num_requests_running{engine=\"0\",model_name=\"bytes\"} 1"),
+            std::string::npos);
+  EXPECT_NE(metrics.find("finished_reason=\"stop\"} 1"), std::string::npos);
+  EXPECT_NE(metrics.find("handler=\"/v1/completions\",status=\"200\"} 1"), std::string::npos);
+}
+
+TEST(Paths, RequestIdIsEchoedOrMade) {
+  TestServer server;
+  const std::string given =
+      server.post("/v1/completions", R"({"prompt":"a"})", "X-Request-Id: my-id.7\r\n");
+  EXPECT_NE(given.find("x-request-id: my-id.7\r\n"), std::string::npos);
+  const std::string bad =
+      server.post("/v1/completions", R"({"prompt":"a"})", "X-Request-Id: a b\r\n");
+  EXPECT_EQ(bad.find("x-request-id: a b"), std::string::npos);
+  EXPECT_NE(bad.find("x-request-id: "), std::string::npos);
+}
+
+TEST(Paths, ApiKey) {
+  ServerOptions options = testing::test_options();
+  options.api_key = "secret";
+  TestServer server(options);
+  for (const char* open : {"/health", "/ready", "/metrics"}) {
+    EXPECT_TRUE(server.get(open).starts_with("HTTP/1.1 200")) << open;
+  }
+  EXPECT_TRUE(server.get("/v1/models").starts_with("HTTP/1.1 401"));
+  const std::string body = R"({"prompt":"a"})";
+  EXPECT_TRUE(server.post("/v1/completions", body, "Authorization: Bearer wrong!\r\n")
+                  .starts_with("HTTP/1.1 401"));
+  EXPECT_TRUE(server.post("/v1/completions", body, "Authorization: Bearer secre\r\n")
+                  .starts_with("HTTP/1.1 401"));
+  EXPECT_TRUE(server.post("/v1/completions", body, "authorization: bearer secret\r\n")
+                  .starts_with("HTTP/1.1 200"));
+}
+
+TEST(Life, LoadingAnswers503ButIsAlive) {
+  ServerOptions options = testing::test_options();
+  Server server(options);
+  ASSERT_TRUE(server.listen().ok());
+  std::promise<void> may_load;
+  std::thread thread([&] {
+    const auto result = server.run([&]() -> base::Result<Backend> {
+      may_load.get_future().wait();
+      return base::error(base::Code::kNotFound, "no such model");
+    });
+    EXPECT_EQ(result.error().message, "no such model");
+  });
+  const auto ask = [&](const std::string& bytes) {
+    http::testing::RawClient client(server.port());
+    client.send(bytes);
+    return client.read_response();
+  };
+  EXPECT_TRUE(ask("GET /health HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
+  for (const char* path : {"/ready", "/v1/models", "/metrics"}) {
+    const std::string answer = ask(std::string("GET ") + path + " HTTP/1.1\r\n\r\n");
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 503")) << path;
+    EXPECT_NE(answer.find("Retry-After: 1\r\n"), std::string::npos);
+    EXPECT_NE(answer.find("\"loading\""), std::string::npos);
+  }
+  EXPECT_TRUE(ask(TestServer::post_bytes("/v1/completions", R"({"prompt":"a"})"))
+                  .starts_with("HTTP/1.1 503"));
+  may_load.set_value();
+  thread.join();
+}
+
+TEST(Life, DeadEngineTurnsHealthTo503) {
+  TestServer server;
+  EXPECT_TRUE(server.get("/health").starts_with("HTTP/1.1 200"));
+  server.engine().dead = true;
+  EXPECT_NE(server.get("/health").find("engine_dead"), std::string::npos);
+  EXPECT_NE(server.post("/v1/completions", R"({"prompt":"a"})").find("engine_dead"),
+            std::string::npos);
+}
+
+TEST(Life, DrainLetsRunningAnswersFinishAndRefusesNewOnes) {
+  TestServer server;
+  server.engine().hold = true;
+  http::testing::RawClient client(server.port());
+  client.send(TestServer::post_bytes("/v1/completions", R"({"prompt":"a","stream":true})"));
+  const auto running = server.engine().wait_for_submitted(1)[0];
+  server.server().interrupt();
+  std::string refused;
+  for (int i = 0; i < 100 && refused.find("draining") == std::string::npos; ++i)
+    refused = server.get("/ready");
+  EXPECT_TRUE(refused.starts_with("HTTP/1.1 503"));
+  EXPECT_NE(refused.find("Connection: close"), std::string::npos);
+  EXPECT_NE(server.post("/v1/completions", R"({"prompt":"a"})").find("\"draining\""),
+            std::string::npos);
+  EXPECT_TRUE(server.get("/health").starts_with("HTTP/1.1 200"));
+  FakeEngine::push_start(running.request, *running.events, 0);
+  FakeEngine::push_token(running.request, *running.events, 'z');
+  FakeEngine::push_token(running.request, *running.events, kEnd);
+  FakeEngine::push_finish(*running.events, core::FinishReason::kStop);
+  EXPECT_NE(client.read_all().find("[DONE]"), std::string::npos);
+  server.join();
+}
+
+TEST(Life, DrainGivesUpAtItsTimeoutAndCancels) {
+  ServerOptions options = testing::test_options();
+  options.shutdown_timeout = std::chrono::milliseconds(50);
+  options.flush_timeout = std::chrono::milliseconds(50);
+  TestServer server(options);
+  server.engine().hold = true;
+  http::testing::RawClient client(server.port());
+  client.send(TestServer::post_bytes("/v1/completions", R"({"prompt":"a","stream":true})"));
+  server.engine().wait_for_submitted(1);
+  server.server().interrupt();
+  server.join();
+}
+
+}  // namespace
+}  // namespace api

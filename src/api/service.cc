@@ -1,0 +1,48 @@
+#include "api/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "http/message.h"
+
+namespace api {
+Service::Service(const ServerOptions& options)
+    : options_(options),
+      random_(std::random_device{}()),
+      workers_(options.text_workers, static_cast<size_t>(options.text_queue)) {}
+
+void Service::set_backend(Backend backend) {
+  backend_ = std::move(backend);
+  model_.served_name = options_.served_model_name;
+  model_.path = backend_->model_path;
+  model_.created_s = std::time(nullptr);
+  model_.context_max = backend_->engine->context_max();
+  model_.config = backend_->config;
+  model_.tokenizer = backend_->tokenizer.get();
+  model_.chat_template = backend_->chat_template.get();
+  model_.end_tokens = model_.config.eos;
+  const auto& more = model_.tokenizer->data().eog;
+  model_.end_tokens.insert(model_.end_tokens.end(), more.begin(), more.end());
+  metrics_ =
+      std::make_unique<telemetry::Metrics>(model_.served_name, backend_->cache, model_.context_max);
+}
+
+bool Service::engine_alive() {
+  const int64_t age_us = http::monotonic_us() - engine().snapshot().engine_heartbeat_us;
+  return age_us <= std::chrono::microseconds(options_.heartbeat_limit).count();
+}
+
+std::optional<ApiError> Service::unavailable() {
+  if (draining_) return ApiError{Problem::kDraining, "The server is shutting down."};
+  if (!loaded()) return ApiError{Problem::kLoading, "The model is being loaded."};
+  if (!engine_alive()) return ApiError{Problem::kEngineDead, "The engine has stopped responding."};
+  return std::nullopt;
+}
+
+std::string Service::random_hex() {
+  return fmt::format("{:016x}{:016x}", random_(), random_());
+}
+
+}  // namespace api

@@ -1,0 +1,92 @@
+// What the handlers share: the model and engine once they are loaded, the text workers, the
+// metrics, and the state of the server. Thread: I/O, but where said otherwise.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+
+#include "api/errors.h"
+#include "api/model_context.h"
+#include "api/server.h"
+#include "api/text_workers.h"
+#include "engine/engine.h"
+#include "http/exchange.h"
+#include "telemetry/metrics.h"
+
+namespace api {
+
+class Service {
+ public:
+  explicit Service(const ServerOptions& options);
+
+  // The model is there: requests are served from now on.
+  void set_backend(Backend backend);
+  bool loaded() const { return backend_.has_value(); }
+
+  // REQUIRES: loaded().
+  const ModelContext& model() const { return model_; }
+  engine::Engine& engine() { return *backend_->engine; }
+  telemetry::Metrics& metrics() { return *metrics_; }
+
+  const ServerOptions& options() const { return options_; }
+  TextWorkers& workers() { return workers_; }
+
+  void begin_drain() { draining_ = true; }
+  bool draining() const { return draining_; }
+
+  // Why a generating request cannot be taken now, or nothing.
+  std::optional<ApiError> unavailable();
+  bool engine_alive();
+
+  // Runs `job` on the body of the request on a text worker and sleeps until it is done. Nothing:
+  // the queue is full, or the client is gone. `job` may outlive the exchange, so it must borrow
+  // from the model only; a body whose client has left before the job began is freed at once and the
+  // job never runs.
+  template <typename Result>
+  http::Task<std::optional<Result>> on_worker(http::Exchange& exchange,
+                                              std::function<Result(const std::string& body)> job) {
+    struct Shared {
+      Result result;
+      std::atomic<bool> done{false};
+    };
+    auto shared = std::make_shared<Shared>();
+    auto body = std::make_shared<const std::string>(std::move(exchange.request().body));
+    std::function<void()> work = [shared, weak = std::weak_ptr(body), job = std::move(job),
+                                  wake = exchange.waker()] {
+      const auto held = weak.lock();
+      if (!held) return;
+      shared->result = job(*held);
+      shared->done.store(true);
+      wake();
+    };
+    if (!workers_.try_submit(std::move(work))) co_return std::nullopt;
+    const std::chrono::milliseconds long_time{3'600'000};
+    while (!shared->done.load() && !exchange.gone()) co_await exchange.wait(long_time);
+    if (!shared->done.load()) co_return std::nullopt;
+    co_return std::move(shared->result);
+  }
+
+  core::RequestId next_request_id() { return core::RequestId{++last_request_id_}; }
+  uint64_t random() { return random_(); }
+  std::string random_hex();  // 32 digits
+
+  // Answers being generated: what a drain waits for.
+  int64_t generating = 0;
+
+ private:
+  ServerOptions options_;
+  std::optional<Backend> backend_;
+  ModelContext model_;
+  std::unique_ptr<telemetry::Metrics> metrics_;
+  std::mt19937_64 random_;
+  uint64_t last_request_id_ = 0;
+  bool draining_ = false;
+  TextWorkers workers_;  // last: its jobs use the model
+};
+
+}  // namespace api

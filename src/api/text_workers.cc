@@ -1,0 +1,22 @@
+#include "api/text_workers.h"
+
+#include <chrono>
+
+namespace api {
+
+TextWorkers::TextWorkers(int num_threads, size_t queue_capacity) : jobs_(queue_capacity) {
+  for (int i = 0; i < num_threads; ++i) {
+    threads_.emplace_back([this](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        if (auto job = jobs_.pop_for(std::chrono::seconds(1))) (*job)();
+      }
+    });
+  }
+}
+
+TextWorkers::~TextWorkers() {
+  for (std::jthread& thread : threads_) thread.request_stop();
+  jobs_.close();
+}
+
+}  // namespace api
