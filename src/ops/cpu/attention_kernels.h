@@ -82,9 +82,6 @@ struct AttentionKernels {
   RoundFn round_bf16, round_f16;
 };
 
-// Part of kAttentionAvx512, in a file of its own.
-void decode_split_bf16(const AttentionTile& tile);
-
 extern const AttentionKernels kAttentionAvx2;
 extern const AttentionKernels kAttentionAvx512;
 

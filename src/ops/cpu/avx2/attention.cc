@@ -3,6 +3,7 @@
 // Compiled with AVX2 flags: includes plain headers only (see ops/cpu/attention_kernels.h).
 #include <immintrin.h>
 
+#include "ops/cpu/attention_decode.h"
 #include "ops/cpu/attention_kernels.h"
 #include "ops/cpu/attention_tile.h"
 
@@ -16,6 +17,7 @@ struct Avx2 {
   // 6 rows x 2 vectors are 12 of 16 registers.
   static constexpr int kScoreVectors = 2;
   static constexpr int kOutVectors = 2;
+  static constexpr int kValueVectors = 2;
 
   static F zero() { return _mm256_setzero_ps(); }
   static F set1(float x) { return _mm256_set1_ps(x); }
@@ -93,6 +95,22 @@ struct Avx2 {
     }
     for (int i = 0; i < 8; ++i) rows[i] = t[i];
   }
+
+  // Lane i of the result is the sum of sums[i].
+  static F fold(F (&sums)[8]) {
+    F t[4], u[2];
+    for (int i = 0; i < 4; ++i) {
+      t[i] = _mm256_add_ps(_mm256_unpacklo_ps(sums[2 * i], sums[2 * i + 1]),
+                           _mm256_unpackhi_ps(sums[2 * i], sums[2 * i + 1]));
+    }
+    for (int i = 0; i < 2; ++i) {
+      const __m256d a = _mm256_castps_pd(t[2 * i]), b = _mm256_castps_pd(t[2 * i + 1]);
+      u[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
+                           _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+    }
+    return _mm256_add_ps(_mm256_permute2f128_ps(u[0], u[1], 0x20),
+                         _mm256_permute2f128_ps(u[0], u[1], 0x31));
+  }
 };
 
 // Words are floats, read from pages of `Page`'s type.
@@ -111,6 +129,11 @@ struct FloatPages {
   }
   static I load_value_words(const std::byte* first, const std::byte*, int32_t channel) {
     return Page::load(first + int64_t{channel} * kBytes);
+  }
+  static I load_query(const uint32_t* q, int32_t) { return Avx2::load_words(q); }
+  template <int kVectors>
+  static void load_values(const std::byte* first, const std::byte*, I (&words)[kVectors]) {
+    for (int j = 0; j < kVectors; ++j) words[j] = Page::load(first + j * 8 * kBytes);
   }
   static void store_query(const float* q, int32_t head_dim, float scale, uint32_t* out) {
     for (int32_t c = 0; c < head_dim; c += 8) {
@@ -173,9 +196,9 @@ const AttentionKernels kAttentionAvx2 = {
     .tile_bf16 = TileKernel<Avx2, FloatPages<Bf16>>::run,
     .tile_f16 = TileKernel<Avx2, FloatPages<F16>>::run,
     .tile_f32 = TileKernel<Avx2, FloatPages<F32>>::run,
-    .split_bf16 = TileKernel<Avx2, FloatPages<Bf16>>::run,
-    .split_f16 = TileKernel<Avx2, FloatPages<F16>>::run,
-    .split_f32 = TileKernel<Avx2, FloatPages<F32>>::run,
+    .split_bf16 = DecodeKernel<Avx2, FloatPages<Bf16>>::run,
+    .split_f16 = DecodeKernel<Avx2, FloatPages<F16>>::run,
+    .split_f32 = DecodeKernel<Avx2, FloatPages<F32>>::run,
     .merge = merge_partials<Avx2>,
     .round_bf16 = round_bf16,
     .round_f16 = round_f16,
