@@ -82,6 +82,7 @@ TEST(GgufModel, LlamaBiasesAreReorderedWithTheirRows) {
   ASSERT_TRUE(model.ok()) << model.error().message;
   EXPECT_TRUE((*model)->config.qkv_bias);
   EXPECT_EQ((*model)->tensors.at("blk.0.attn_q_bias").rope_interleaved_head_dim, 16);
+  EXPECT_EQ((*model)->tensors.at("blk.0.attn_k_bias").rope_interleaved_head_dim, 16);
   EXPECT_EQ((*model)->tensors.at("blk.0.attn_v_bias").rope_interleaved_head_dim, 0);
 }
 
@@ -353,6 +354,31 @@ TEST(GgufModel, ChangedBytesNeverDoWorseThanAnError) {
     }
   }
   EXPECT_GT(read_anyway, 0);  // names and numbers that any value suits
+}
+
+// Written by the format's own Python package (tests/fuzz/make_corpus.py), so that this reader and
+// the writer above cannot share a mistake.
+TEST(GgufModel, FilesOfAnotherWriterOpen) {
+  const std::string folder = SPILLWAY_SOURCE_DIR "/tests/fuzz/corpus/gguf/";
+  auto open = [&](const char* name) { return open_model(folder + name, LoadFormat::kAuto, 0); };
+  auto llama = open("llama_q4_0.gguf"), qwen2 = open("qwen2_q5_1_spm.gguf"),
+       qwen3 = open("qwen3_q4_1.gguf");
+  ASSERT_TRUE(llama.ok()) << llama.error().message;
+  ASSERT_TRUE(qwen2.ok()) << qwen2.error().message;
+  ASSERT_TRUE(qwen3.ok()) << qwen3.error().message;
+  EXPECT_EQ((*llama)->tensors.at("blk.0.ffn_down").type, core::DType::kQ4_0);
+  EXPECT_THAT((*llama)->config.rope.freq_divisors, testing::Each(1.0f));
+  EXPECT_EQ((*llama)->tokenizer.tokens.at(7), "[PAD7]");
+  EXPECT_EQ((*llama)->tokenizer.chat_template, "{{ messages[0].content }}");
+  EXPECT_EQ((*qwen2)->config.rope.scaling, core::RopeScaling::kYarn);
+  EXPECT_EQ((*qwen2)->tokenizer.tokens.at(6), "\u2581a");
+  EXPECT_EQ((*qwen2)->tokenizer.scores.at(6), -3.0f);
+  EXPECT_FALSE((*qwen3)->has_tokenizer);
+  EXPECT_THAT((*qwen3)->tensors.at("blk.0.attn_k").shape, ElementsAre(16, 32));
+  for (const char* damaged : {"cut_in_data.gguf", "cut_in_header.gguf", "huge_array.gguf",
+                              "huge_key_count.gguf", "huge_tensor_count.gguf", "version_1.gguf"}) {
+    EXPECT_FALSE(open(damaged).ok()) << damaged;
+  }
 }
 
 TEST(GgufModel, LongneedleOpens) {
