@@ -39,18 +39,22 @@ std::vector<int32_t> decomposed(std::string_view utf8) {
     CHECK(count >= 0 && count <= kCharsMax);
     out.insert(out.end(), chars, chars + count);
   }
-  const auto rank = [](int32_t c) { return utf8proc_get_property(c)->combining_class; };
-  for (size_t begin = 0; begin < out.size();) {
-    if (rank(out[begin]) == 0) {
-      ++begin;
-      continue;
+  // Place in the run as second key: marks of one class keep their order.
+  std::vector<std::pair<uint64_t, int32_t>> run;
+  const auto flush = [&](size_t end) {
+    std::sort(run.begin(), run.end());
+    for (size_t i = 0; i < run.size(); ++i) out[end - run.size() + i] = run[i].second;
+    run.clear();
+  };
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto rank = static_cast<uint64_t>(utf8proc_get_property(out[i])->combining_class);
+    if (rank == 0) {
+      flush(i);
+    } else {
+      run.emplace_back(rank << 32 | run.size(), out[i]);
     }
-    size_t end = begin + 1;
-    while (end < out.size() && rank(out[end]) != 0) ++end;
-    std::stable_sort(out.begin() + begin, out.begin() + end,
-                     [&](int32_t a, int32_t b) { return rank(a) < rank(b); });
-    begin = end;
   }
+  flush(out.size());
   return out;
 }
 
