@@ -129,6 +129,7 @@ void BlockLedger::seal_next(SequenceBlocks* sequence, std::span<const TokenId> t
   }
   sequence->generated = generated;  // sticky: later rows were computed over these
   ++sequence->num_sealed;
+  ++num_sealed_;
 }
 
 void BlockLedger::release(SequenceBlocks* sequence) {

@@ -103,6 +103,10 @@ class BlockLedger {
   // Frees every cached block.
   void drop_cached();
 
+  // Blocks sealed so far, in all. Only rises: a prefix that was not there before needs this many
+  // more at least.
+  int64_t num_sealed() const { return num_sealed_; }
+
   const BlockPool& pool() const { return pool_; }
   const PrefixIndex& index() const { return index_; }
 
@@ -120,6 +124,7 @@ class BlockLedger {
   BlockPool pool_;
   PrefixIndex index_;
   std::vector<BlockId> found_;  // find_prefix's answer
+  int64_t num_sealed_ = 0;
 };
 
 }  // namespace kv

@@ -100,6 +100,7 @@ void Scheduler::leave_running(Sequence& s) {
   const auto it = std::ranges::find(running_, &s);
   CHECK(it != running_.end(), "sequence {} is not running", core::number(s.id));
   running_.erase(it);
+  refusal_.reset();
   slots_free_.push_back(s.slot.value());
   s.slot.reset();
   s.rows_planned = 0;
@@ -136,12 +137,20 @@ kv::PrefixMatch Scheduler::find_prefix(const Sequence& s) {
 
 bool Scheduler::try_admit(Sequence& s, int32_t rows_left, core::TransferPlan* transfers) {
   CHECK(s.kv.blocks.empty() && s.computed == 0);
+  if (refusal_ && refusal_->head == s.id && ledger_->num_sealed() < refusal_->retry_at_sealed) {
+    return false;
+  }
   const bool cache = s.request.use_prefix_cache;
   kv::PrefixMatch match = cache ? find_prefix(s) : kv::PrefixMatch{};
   int64_t needed = blocks_wanted(s) - std::ssize(match.blocks);
   for (const Sequence* other : running_) needed += blocks_wanted(*other);
   const int64_t available = ledger_->num_available() - match.num_idle;
-  if (available < needed && !running_.empty()) return false;
+  if (available < needed && !running_.empty()) {
+    // Sources of this step's copies will be available after it.
+    const int64_t missing = needed - available - std::ssize(transfers->copies);
+    refusal_ = Refusal{s.id, ledger_->num_sealed() + missing};
+    return false;
+  }
   // Alone it may own the whole pool, and then has no block to spare for a copy.
   if (available < needed) match = match.whole_blocks(ledger_->page_tokens());
 

@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -72,6 +73,14 @@ class Scheduler {
   void check_integrity() const;
 
  private:
+  // The head of the queue did not fit. Looking up its prefix again can be a long hash, so it is not
+  // tried before a running sequence leaves or so many blocks are sealed that sharing them could
+  // make up for what was missing.
+  struct Refusal {
+    core::SeqId head{};
+    int64_t retry_at_sealed = 0;  // BlockLedger::num_sealed
+  };
+
   int32_t continue_running();
   int32_t grow_for_rows(Sequence& sequence, int32_t rows_wanted);
   void preempt_youngest();
@@ -90,6 +99,7 @@ class Scheduler {
   std::vector<Sequence*> planned_;
   std::vector<int32_t> slots_free_;
   SchedulerCounters counters_;
+  std::optional<Refusal> refusal_;
   uint64_t step_ = 0;
 };
 

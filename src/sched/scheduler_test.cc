@@ -148,6 +148,35 @@ TEST_F(SchedulerTest, AWaitingSequenceIsNotAdmittedIntoTheGrowthOfTheRunning) {
   EXPECT_EQ(scheduler_->counters().preemptions, 0);
 }
 
+TEST_F(SchedulerTest, AWaitingSequenceIsAdmittedOnceEnoughOfItsPrefixIsSealed) {
+  make(2, 4, 12);
+  Sequence* a = add(32, 4, 0);  // eight blocks, in chunks of one
+  Sequence* b = add(34, 4, 0);  // the same and a little more: it fits only beside shared blocks
+  int steps = 0;
+  while (!b->started) {
+    ASSERT_LT(++steps, 12);
+    ASSERT_FALSE(plan().empty());
+    run();
+  }
+  EXPECT_FALSE(a->in_prompt()) << "it came while there was too little to share";
+  EXPECT_GE(b->cached_tokens, 28);
+  EXPECT_EQ(scheduler_->counters().preemptions, 0);
+}
+
+TEST_F(SchedulerTest, AWaitingSequenceIsAdmittedWhenARunningOneLeaves) {
+  make(2, 32, 5);
+  Sequence* a = add(8, 8, 0);
+  Sequence* b = add(8, 8, 100);
+  plan();
+  run();
+  plan();
+  run();
+  EXPECT_FALSE(b->started);
+  scheduler_->remove(a);
+  plan();
+  EXPECT_TRUE(b->started);
+}
+
 TEST_F(SchedulerTest, ACachedPrefixIsSharedAndTheHeadOfABlockCopied) {
   make(4, 32, 16);
   Sequence* a = add(10, 1, 0);
