@@ -1,18 +1,39 @@
 // Every version of attention and of the KV write against the reference, at the sizes where paging
 // goes wrong, and the promise that a row's bits depend on its own sequence alone: computed in other
-// chunks, batches and numbers of threads, they are equal.
+// chunks, batches and numbers of threads, they are equal. Allocations are counted.
 #include "ops/attention.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <random>
 #include <vector>
 
 #include "device/cpu.h"
+
+namespace {
+std::atomic<int64_t> num_allocations{0};
+}
+
+// Not inlined: the compiler would see new's memory freed by free().
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  void* memory = std::malloc(bytes);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
 
 namespace ops {
 namespace {
@@ -116,12 +137,14 @@ class World {
     device::Stream stream(pool);
     const Inputs in = inputs(parts, num_threads);
     const int64_t stride = int64_t{shape_.num_kv_heads} * shape_.head_dim;
+    const int64_t allocations = num_allocations.load();
     version.kv_write(stream, {.kv = kv_,
                               .k = in.k.data(),
                               .v = in.v.data(),
                               .k_stride = stride,
                               .v_stride = stride,
                               .segments = in.segments});
+    EXPECT_EQ(num_allocations.load(), allocations);
   }
 
   // Computes the inputs' rows from the pages as they are into `out` with a workspace of exactly the
@@ -135,6 +158,7 @@ class World {
     std::byte* aligned =
         memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
     const int64_t stride = int64_t{shape_.num_q_heads} * shape_.head_dim;
+    const int64_t allocations = num_allocations.load();
     version.attention(stream,
                       {.kv = kv_,
                        .q = q,
@@ -145,6 +169,9 @@ class World {
                        .out = out,
                        .out_stride = stride,
                        .workspace = {aligned, bytes}});
+    if (version.isa != device::Isa::kReference) {
+      EXPECT_EQ(num_allocations.load(), allocations);
+    }
     EXPECT_TRUE(std::all_of(aligned + bytes, aligned + bytes + 64,
                             [](std::byte b) { return b == kGuard; }));
   }
@@ -285,10 +312,12 @@ TEST(Attention, RowsKeepTheirBitsInAnyChunkBatchAndTeam) {
     const int32_t length = 333;
     const size_t row = static_cast<size_t>(shape.num_q_heads * shape.head_dim);
     World world(shape, {length, 150}, 23);
+    const auto expected = world.run(kReference, {{0, kPrompt, 0, length}}, 2);
     for (const Version& version : versions()) {
       SCOPED_TRACE(version.name);
       world.spoil();
       const auto whole = world.run(version, {{0, kPrompt, 0, length}}, 1);
+      expect_near(whole, expected, tolerance(shape.type) * world.largest_value());
       for (int threads : {2, 3}) {
         const auto again = world.run(version, {{0, kPrompt, 0, length}}, threads);
         EXPECT_TRUE(same_bits(whole.data(), again.data(), whole.size())) << threads << " threads";
