@@ -141,6 +141,28 @@ TEST_F(BlockLedgerTest, TagsPassToWhatStandsOnThem) {
   check(ledger, {&a, &b});
 }
 
+TEST_F(BlockLedgerTest, RowsOverATaggedCopyStayTaggedWhenTheCopyIsExchanged) {
+  LedgerOptions more = options();
+  more.num_blocks = 16;
+  BlockLedger ledger(more);
+  SequenceBlocks a, b, c;
+  const Tokens tokens{1, 2, 9, 9, 5, 5, 5, 5, 7};
+  ledger.admit(&c, "", ledger.find_prefix("", tokens, 8));  // finds nothing yet
+  ledger.grow(&c, 3);
+  run(ledger, a, {1, 2, 3, 4}, "", 2);
+  ASSERT_TRUE(ledger.index().generated(a.blocks[0]));
+  const PrefixMatch match = ledger.find_prefix("", tokens, 8);
+  ASSERT_TRUE(match.partial);
+  ledger.admit(&b, "", match);
+  ledger.grow(&b, 3);
+  ledger.end_step(&c, tokens, 9, 4);
+  ledger.end_step(&b, tokens, 9, 9);
+  EXPECT_EQ(b.blocks[0], c.blocks[0]) << "made by a prompt: better than its own";
+  EXPECT_FALSE(ledger.index().generated(b.blocks[0]));
+  EXPECT_TRUE(ledger.index().generated(b.blocks[1])) << "computed over its own";
+  check(ledger, {&a, &b, &c});
+}
+
 TEST_F(BlockLedgerTest, DeterministicIndexesPromptMadeBlocksOnly) {
   LedgerOptions deterministic = options();
   deterministic.deterministic = true;
