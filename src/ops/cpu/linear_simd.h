@@ -22,6 +22,7 @@
 #include <cstdint>
 
 #include "ops/cpu/linear_kernels.h"
+#include "ops/cpu/unroll.h"
 
 namespace ops::cpu {
 namespace {
@@ -203,42 +204,40 @@ template <class S, PanelFormat F, int R>
   const float* sums = x.sums + first_row * num_blocks;
   const int32_t* offsets = x.offsets + first_row * num_blocks;
   typename S::Floats sum[R];
-  for (int r = 0; r < R; ++r) sum[r] = S::zero();
+  unroll<R>([&](auto r) UNROLLED { sum[r] = S::zero(); });
   for (int64_t b = 0; b < num_blocks; ++b, scales += R, sums += R, offsets += R) {
     const BlockScale<S> scale = block_scale<S, F>(header, b);
     typename S::Ints dots[R];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
+    const auto fold = [&](typename S::Floats factor) UNROLLED {
+      unroll<R>([&](auto r) UNROLLED {
+        sum[r] = S::fma(S::to_floats(dots[r]), S::scale(factor, S::broadcast(scales + r)), sum[r]);
+      });
+    };
+    unroll<R>([&](auto r) UNROLLED {
       dots[r] = F == PanelFormat::kInt4 ? S::broadcast_int(offsets + r) : S::zero_ints();
-    }
-#pragma GCC unroll 4
-    for (int octet = 0; octet < 4; ++octet) {
+    });
+    unroll<4>([&](auto octet) UNROLLED {
       typename S::Ints w[4];
-      load_octet<S, F>(quants, w);
-      quants += kOctetBytes<F>;
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) dots[r] = S::dot(dots[r], w[j], S::broadcast_pair(words + r));
-        words += R;
+      load_octet<S, F>(quants + octet * kOctetBytes<F>, w);
+      unroll<4 * R>([&](auto i) UNROLLED {
+        constexpr int kPair = i / R, kRow = i % R;
+        dots[kRow] = S::dot(dots[kRow], w[kPair], S::broadcast_pair(words + octet * 4 * R + i));
+      });
+      if constexpr (F == PanelFormat::kInt8Sub16 && octet == 1) {
+        fold(scale.first);
+        unroll<R>([&](auto r) UNROLLED { dots[r] = S::zero_ints(); });
       }
-      if (F == PanelFormat::kInt8Sub16 && octet == 1) {
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          sum[r] = S::fma(S::to_floats(dots[r]), S::scale(scale.first, S::broadcast(scales + r)),
-                          sum[r]);
-          dots[r] = S::zero_ints();
-        }
-      }
-    }
-    const auto& last = F == PanelFormat::kInt8Sub16 ? scale.second : scale.first;
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      sum[r] = S::fma(S::to_floats(dots[r]), S::scale(last, S::broadcast(scales + r)), sum[r]);
-      if (has_min(F)) sum[r] = S::fma_scalar(scale.min, S::broadcast(sums + r), sum[r]);
+    });
+    quants += 4 * kOctetBytes<F>;
+    words += 16 * R;
+    fold(F == PanelFormat::kInt8Sub16 ? scale.second : scale.first);
+    if constexpr (has_min(F)) {
+      unroll<R>([&](auto r) UNROLLED {
+        sum[r] = S::fma_scalar(scale.min, S::broadcast(sums + r), sum[r]);
+      });
     }
   }
-  for (int r = 0; r < R; ++r) write_outputs<S>(job, panel, first_row + r, sum[r]);
+  unroll<R>([&](auto r) UNROLLED { write_outputs<S>(job, panel, first_row + r, sum[r]); });
 }
 
 template <class S, PanelFormat F, int R = S::kTileRows>
@@ -311,40 +310,35 @@ template <class S, bool kMin, int kBlockPairs, int R>
   const float* x_scales = x.scales + meta;
   const float* x_sums = x.sums + meta;
   for (int64_t b = 0; b < num_blocks * kParts; ++b) {
-    typename S::Ints dots[R][P];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) dots[r][p] = S::zero_ints();
-    }
-#pragma GCC unroll 2
-    for (int pair = 0; pair < kBlockPairs; ++pair, words += R) {
+    typename S::Ints dots[R * P];
+    unroll<R * P>([&](auto i) UNROLLED { dots[i] = S::zero_ints(); });
+    unroll<kBlockPairs>([&](auto pair) UNROLLED {
       typename S::Ints w[P];
-#pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) w[p] = S::load_ints(panels[p].pairs[b * kBlockPairs + pair]);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const typename S::Pair v = S::broadcast_pair(words + r);
-#pragma GCC unroll 4
-        for (int p = 0; p < P; ++p) dots[r][p] = S::dot(dots[r][p], w[p], v);
-      }
-    }
+      unroll<P>([&](auto p) UNROLLED {
+        w[p] = S::load_ints(panels[p].pairs[b * kBlockPairs + pair]);
+      });
+      unroll<R>([&](auto r) UNROLLED {
+        const typename S::Pair v = S::broadcast_pair(words + pair * R + r);
+        unroll<P>([&](auto p) UNROLLED { dots[r * P + p] = S::dot(dots[r * P + p], w[p], v); });
+      });
+    });
+    words += kBlockPairs * R;
     const int64_t at = b / kParts * R;
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) {
+    unroll<P>([&](auto p) UNROLLED {
       const typename S::Floats scale = S::load(panels[p].scales[b]);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
+      unroll<R>([&](auto r) UNROLLED {
         float* out = sums + r * kRangePanels * kPanelRows + p * kPanelRows;
         typename S::Floats sum =
-            S::fma(S::to_floats(dots[r][p]), S::scale(scale, S::broadcast(x_scales + at + r)),
-                   S::load(out));
+            S::fma(S::to_floats(dots[r * P + p]),
+                   S::scale(scale, S::broadcast(x_scales + at + r)), S::load(out));
         if constexpr (kMin) {
           sum = S::fma_scalar(S::load(panels[p].mins[b]), S::broadcast(x_sums + at + r), sum);
         }
         S::store(out, sum);
-      }
-    }
+      });
+    });
+    // The sums stay in memory: GCC would carry them in registers that the dots need.
+    asm volatile("" ::: "memory");
   }
 }
 
@@ -410,64 +404,62 @@ constexpr int kStepColumns = F == PanelFormat::kBFloat16 ? 2 : 1;
 template <PanelFormat F>
 constexpr int kStepBytes = F == PanelFormat::kFloat16 ? 2 * kPanelRows : 4 * kPanelRows;
 
+template <class S, PanelFormat F>
+typename S::Floats load_plain(const std::byte* w) {
+  if constexpr (F == PanelFormat::kFloat16) return S::load_halfs(w);
+  return S::load(reinterpret_cast<const float*>(w));
+}
+
 // One step for R rows by P panels. `x` points at the step's activations of the tile.
 template <class S, PanelFormat F, int R, int P>
-void float_step(const std::byte* const (&weights)[P], int64_t step, const void* x,
-                typename S::Floats (&sum)[R][P]) {
-#pragma GCC unroll 4
-  for (int p = 0; p < P; ++p) {
+UNROLLED inline void float_step(const std::byte* const (&weights)[P], int64_t step, const void* x,
+                                typename S::Floats (&sum)[R * P]) {
+  const uint32_t* words = static_cast<const uint32_t*>(x);
+  const float* floats = static_cast<const float*>(x);
+  unroll<P>([&](auto p) UNROLLED {
     const std::byte* w = weights[p] + step * kStepBytes<F>;
     if constexpr (F == PanelFormat::kBFloat16 && S::kBFloat16Dot) {
       const typename S::Ints pairs = S::load_ints(w);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        sum[r][p] = S::dot_bfloat16(sum[r][p], pairs,
-                                    S::broadcast_pair(static_cast<const uint32_t*>(x) + r));
-      }
+      unroll<R>([&](auto r) UNROLLED {
+        sum[r * P + p] = S::dot_bfloat16(sum[r * P + p], pairs, S::broadcast_pair(words + r));
+      });
     } else if constexpr (F == PanelFormat::kBFloat16) {
       const typename S::Ints pairs = S::load_ints(w);
       const typename S::Floats even_w = S::even_bfloat16(pairs), odd_w = S::odd_bfloat16(pairs);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const float* v = static_cast<const float*>(x) + r;
-        sum[r][p] = S::fma_scalar(even_w, S::broadcast(v), sum[r][p]);
-        sum[r][p] = S::fma_scalar(odd_w, S::broadcast(v + R), sum[r][p]);
-      }
+      unroll<R>([&](auto r) UNROLLED {
+        sum[r * P + p] = S::fma_scalar(even_w, S::broadcast(floats + r), sum[r * P + p]);
+        sum[r * P + p] = S::fma_scalar(odd_w, S::broadcast(floats + R + r), sum[r * P + p]);
+      });
     } else {
-      const typename S::Floats v = F == PanelFormat::kFloat16
-                                       ? S::load_halfs(w)
-                                       : S::load(reinterpret_cast<const float*>(w));
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        sum[r][p] = S::fma_scalar(v, S::broadcast(static_cast<const float*>(x) + r), sum[r][p]);
-      }
+      const typename S::Floats v = load_plain<S, F>(w);
+      unroll<R>([&](auto r) UNROLLED {
+        sum[r * P + p] = S::fma_scalar(v, S::broadcast(floats + r), sum[r * P + p]);
+      });
     }
-  }
+  });
 }
 
 // Adds steps [begin, end) to the sums of a tile for P panels from `panel` on.
 template <class S, PanelFormat F, int R, int P>
 [[gnu::noinline]] void float_tile(const LinearJob& job, int64_t panel, const Activations& x,
                                   int64_t first_row, int64_t begin, int64_t end, float* sums) {
-  const std::byte* weights[P];
-  for (int p = 0; p < P; ++p) weights[p] = job.panels + (panel + p) * job.layout.panel_bytes;
   constexpr bool kWords = F == PanelFormat::kBFloat16 && S::kBFloat16Dot;
   constexpr int kStepValues = (kWords ? 1 : kStepColumns<F>)*R;
-  const void* base = kWords ? static_cast<const void*>(x.words + first_row * (even(x.cols) / 2))
-                            : static_cast<const void*>(x.floats + first_row * even(x.cols));
-  typename S::Floats sum[R][P];
-  for (int r = 0; r < R; ++r) {
-    for (int p = 0; p < P; ++p)
-      sum[r][p] = S::load(sums + r * kRangePanels * kPanelRows + p * kPanelRows);
-  }
+  const uint32_t* values = kWords ? x.words + first_row * (even(x.cols) / 2)
+                                  : reinterpret_cast<const uint32_t*>(x.floats) + first_row * even(x.cols);
+  const std::byte* weights[P];
+  unroll<P>([&](auto p) UNROLLED {
+    weights[p] = job.panels + (panel + p) * job.layout.panel_bytes;
+  });
+  const auto at = [&](auto i) UNROLLED {
+    return sums + i / P * kRangePanels * kPanelRows + i % P * kPanelRows;
+  };
+  typename S::Floats sum[R * P];
+  unroll<R * P>([&](auto i) UNROLLED { sum[i] = S::load(at(i)); });
   for (int64_t step = begin; step < end; ++step) {
-    float_step<S, F, R, P>(weights, step, static_cast<const uint32_t*>(base) + step * kStepValues,
-                           sum);
+    float_step<S, F, R, P>(weights, step, values + step * kStepValues, sum);
   }
-  for (int r = 0; r < R; ++r) {
-    for (int p = 0; p < P; ++p)
-      S::store(sums + r * kRangePanels * kPanelRows + p * kPanelRows, sum[r][p]);
-  }
+  unroll<R * P>([&](auto i) UNROLLED { S::store(at(i), sum[i]); });
 }
 
 template <class S, PanelFormat F, int P, int R = S::kTileRows>
