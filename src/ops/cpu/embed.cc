@@ -1,6 +1,7 @@
 // Rows out of the panels: the values of reference::dequantize_row, bit for bit.
 #include "ops/cpu/pack.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -23,43 +24,48 @@ struct ScaleMin {
   float min = 0;
 };
 
-ScaleMin scale_min(PanelFormat format, const std::byte* header, int lane, int64_t column) {
-  const int64_t block = column / kBlockColumns;
-  const auto half = [lane](const std::byte* p) {
+// Of block `b` of a group, columns [16 half, 16 half + 16).
+ScaleMin scale_min(PanelFormat format, const std::byte* header, int lane, int64_t b, int half) {
+  const auto value = [lane](const std::byte* p) {
     return reference::half_to_float(read<uint16_t>(p + 2 * lane));
   };
-  switch (format) {
-    case PanelFormat::kInt4:
-    case PanelFormat::kInt8:
-      return {half(header + block * kHalfVectorBytes), 0};
-    case PanelFormat::kInt4Min:
-    case PanelFormat::kInt8Min:
-      header += block * 2 * kHalfVectorBytes;
-      return {half(header), half(header + kHalfVectorBytes)};
-    case PanelFormat::kInt4Super:
-    case PanelFormat::kInt8Super: {
-      header += block / 8 * kSuperHeaderBytes;
-      const std::byte* sub = header + 2 * kHalfVectorBytes + block % 8 * kPanelRows + lane;
-      return {half(header) * std::to_integer<uint8_t>(sub[0]),
-              half(header + kHalfVectorBytes) * std::to_integer<uint8_t>(sub[8 * kPanelRows])};
-    }
-    case PanelFormat::kInt8Sub16: {
-      header += block / 8 * kSub16HeaderBytes;
-      const int64_t sub = column % kSuperBlockColumns / 16;
-      return {half(header) * read<int8_t>(header + kHalfVectorBytes + sub * kPanelRows + lane), 0};
-    }
-    default:
-      return {};
+  if (is_super(format)) {
+    const std::byte* sub = header + 2 * kHalfVectorBytes + b * kPanelRows + lane;
+    return {value(header) * read<uint8_t>(sub),
+            value(header + kHalfVectorBytes) * read<uint8_t>(sub + kGroupBlocks * kPanelRows)};
   }
+  if (format == PanelFormat::kInt8Sub16) {
+    const std::byte* sub = header + kHalfVectorBytes + (2 * b + half) * kPanelRows + lane;
+    return {value(header) * read<int8_t>(sub), 0};
+  }
+  if (has_min(format)) {
+    header += 2 * b * kHalfVectorBytes;
+    return {value(header), value(header + kHalfVectorBytes)};
+  }
+  return {value(header + b * kHalfVectorBytes), 0};
 }
 
-int quant(Layout layout, const std::byte* quants, int lane, int64_t column) {
-  if (layout == Layout::kPanelInt8) {
+// Column `column` of a block, before scaling.
+int quant(PanelFormat format, const std::byte* quants, int lane, int column) {
+  if (!is_nibbles(format)) {
     return read<int8_t>(quants + column / 2 * kHalfVectorBytes + 2 * lane + column % 2);
   }
   const auto word = read<uint32_t>(quants + (column / 8 * kPanelRows + lane) * 4);
-  const int64_t pair = column % 8 / 2;
-  return static_cast<int>(word >> (4 * pair + 16 * (column % 2)) & 15);
+  const int pair = column % 8 / 2;
+  const int q = static_cast<int>(word >> (4 * pair + 16 * (column % 2)) & 15);
+  return format == PanelFormat::kInt4 ? q - 8 : q;
+}
+
+void embed_group(PanelFormat format, const std::byte* group, int64_t blocks, int lane, float* out) {
+  const std::byte* quants = group + group_header_bytes(format, blocks);
+  for (int64_t b = 0; b < blocks; ++b, quants += quant_block_bytes(format)) {
+    for (int half = 0; half < 2; ++half) {
+      const ScaleMin s = scale_min(format, group, lane, b, half);
+      for (int c = 16 * half; c < 16 * half + 16; ++c) {
+        *out++ = s.scale * static_cast<float>(quant(format, quants, lane, c)) + s.min;
+      }
+    }
+  }
 }
 
 float plain(Layout layout, const std::byte* panel, int lane, int64_t column) {
@@ -76,18 +82,16 @@ float plain(Layout layout, const std::byte* panel, int lane, int64_t column) {
 
 void embed_row(const PackedMatrix& table, const PanelLayout& layout, int64_t row, float* out) {
   const std::byte* panel = table.data.data() + row / kPanelRows * layout.panel_bytes;
-  const std::byte* quants = panel + layout.header_bytes;
   const int lane = static_cast<int>(row % kPanelRows);
   if (table.layout != Layout::kPanelInt4 && table.layout != Layout::kPanelInt8) {
-    for (int64_t c = 0; c < table.cols; ++c) out[c] = plain(table.layout, quants, lane, c);
+    for (int64_t c = 0; c < table.cols; ++c) out[c] = plain(table.layout, panel, lane, c);
     return;
   }
-  const int zero = layout.format == PanelFormat::kInt4 ? 8 : 0;
-  for (int64_t begin = 0; begin < table.cols; begin += 16) {
-    const ScaleMin s = scale_min(layout.format, panel, lane, begin);
-    for (int64_t c = begin; c < begin + 16; ++c) {
-      out[c] = s.scale * static_cast<float>(quant(table.layout, quants, lane, c) - zero) + s.min;
-    }
+  const int64_t num_blocks = table.cols / kBlockColumns;
+  for (int64_t first = 0; first < num_blocks; first += kGroupBlocks) {
+    const int64_t blocks = std::min<int64_t>(kGroupBlocks, num_blocks - first);
+    embed_group(layout.format, panel, blocks, lane, out + first * kBlockColumns);
+    panel += group_bytes(layout.format, blocks);
   }
 }
 

@@ -184,29 +184,10 @@ void split_block(DType type, const std::byte* b, Block& out) {
   CHECK(false, "type {} has no blocks", static_cast<int>(type));
 }
 
-// The header of block `index` of the file's block size, for one lane.
-std::byte* header_at(PanelFormat format, std::byte* panel, int64_t index) {
-  switch (format) {
-    case PanelFormat::kInt4:
-    case PanelFormat::kInt8:
-      return panel + index * kHalfVectorBytes;
-    case PanelFormat::kInt4Min:
-    case PanelFormat::kInt8Min:
-      return panel + index * 2 * kHalfVectorBytes;
-    case PanelFormat::kInt4Super:
-    case PanelFormat::kInt8Super:
-      return panel + index * kSuperHeaderBytes;
-    case PanelFormat::kInt8Sub16:
-      return panel + index * kSub16HeaderBytes;
-    case PanelFormat::kFloat32:
-    case PanelFormat::kFloat16:
-    case PanelFormat::kBFloat16:
-      break;
-  }
-  return panel;
-}
-
-void write_header(PanelFormat format, std::byte* header, int lane, const Block& block) {
+// Writes what the header of a group holds of a file's block, for one lane. `b` is the block's place
+// in the group, 0 in the K-quants.
+void write_header(PanelFormat format, std::byte* header, int64_t b, int lane, const Block& block) {
+  header += b * (has_min(format) ? 2 : 1) * kHalfVectorBytes;
   write(header + 2 * lane, block.d);
   std::byte* next = header + kHalfVectorBytes;
   switch (format) {
@@ -231,8 +212,9 @@ void write_header(PanelFormat format, std::byte* header, int lane, const Block& 
   }
 }
 
-void write_quants(Layout layout, std::byte* quants, int lane, const int8_t* q, int64_t columns) {
-  if (layout == Layout::kPanelInt4) {
+void write_quants(PanelFormat format, std::byte* quants, int lane, const int8_t* q,
+                  int64_t columns) {
+  if (is_nibbles(format)) {
     for (int64_t c = 0; c < columns; c += 8, q += 8) {
       uint32_t word = 0;
       for (int j = 0; j < 4; ++j) {
@@ -263,14 +245,20 @@ void pack_row(const WeightView& w, const PanelLayout& layout, std::byte* panel, 
   if (w.type == DType::kF32) return write_plain<uint32_t, 1>(panel, lane, row, w.cols);
   if (w.type == DType::kF16) return write_plain<uint16_t, 1>(panel, lane, row, w.cols);
   if (w.type == DType::kBF16) return write_plain<uint16_t, 2>(panel, lane, row, w.cols);
-  const core::DTypeInfo& type = core::info(w.type);
-  const Layout kind = layout_of(layout.format);
-  const int64_t bytes = type.block_elements * (kind == Layout::kPanelInt4 ? 8 : 16);
-  for (int64_t b = 0; b < w.cols / type.block_elements; ++b) {
-    Block block;
-    split_block(w.type, row + b * type.block_bytes, block);
-    write_header(layout.format, header_at(layout.format, panel, b), lane, block);
-    write_quants(kind, panel + layout.header_bytes + b * bytes, lane, block.q, type.block_elements);
+  const int64_t elements = core::info(w.type).block_elements,
+                bytes = core::info(w.type).block_bytes;
+  const int64_t num_blocks = w.cols / kBlockColumns;
+  for (int64_t first = 0; first < num_blocks; first += kGroupBlocks) {
+    const int64_t blocks = std::min<int64_t>(kGroupBlocks, num_blocks - first);
+    std::byte* quants = panel + group_header_bytes(layout.format, blocks);
+    for (int64_t b = 0; b < blocks; b += elements / kBlockColumns, row += bytes) {
+      Block block;
+      split_block(w.type, row, block);
+      write_header(layout.format, panel, b, lane, block);
+      write_quants(layout.format, quants + b * quant_block_bytes(layout.format), lane, block.q,
+                   elements);
+    }
+    panel += group_bytes(layout.format, blocks);
   }
 }
 
@@ -280,50 +268,23 @@ PanelLayout panel_layout(DType type, int64_t rows, int64_t cols) {
   PanelLayout layout;
   layout.format = format_of(type);
   layout.num_panels = (rows + kPanelRows - 1) / kPanelRows;
-  const int64_t blocks = cols / core::info(type).block_elements;
+  const int64_t blocks = cols / kBlockColumns;
   switch (layout.format) {
-    case PanelFormat::kInt4:
-    case PanelFormat::kInt8:
-      layout.header_bytes = blocks * kHalfVectorBytes;
-      break;
-    case PanelFormat::kInt4Min:
-    case PanelFormat::kInt8Min:
-      layout.header_bytes = blocks * 2 * kHalfVectorBytes;
-      break;
-    case PanelFormat::kInt4Super:
-    case PanelFormat::kInt8Super:
-      layout.header_bytes = blocks * kSuperHeaderBytes;
-      break;
-    case PanelFormat::kInt8Sub16:
-      layout.header_bytes = blocks * kSub16HeaderBytes;
-      break;
     case PanelFormat::kFloat32:
+      layout.panel_bytes = cols * kPanelRows * 4;
+      break;
     case PanelFormat::kFloat16:
+      layout.panel_bytes = round_up(cols * kPanelRows * 2, 64);
+      break;
     case PanelFormat::kBFloat16:
+      layout.panel_bytes = round_up(cols, 2) * kPanelRows * 2;
       break;
+    default:
+      layout.panel_bytes = blocks / kGroupBlocks * group_bytes(layout.format, kGroupBlocks);
+      if (blocks % kGroupBlocks != 0) {
+        layout.panel_bytes += group_bytes(layout.format, blocks % kGroupBlocks);
+      }
   }
-  layout.header_bytes = round_up(layout.header_bytes, 64);
-  int64_t quants = 0;
-  switch (layout_of(layout.format)) {
-    case Layout::kPanelInt4:
-      quants = cols * kPanelRows / 2;
-      break;
-    case Layout::kPanelInt8:
-      quants = cols * kPanelRows;
-      break;
-    case Layout::kPanelFloat32:
-      quants = cols * kPanelRows * 4;
-      break;
-    case Layout::kPanelFloat16:
-      quants = cols * kPanelRows * 2;
-      break;
-    case Layout::kPanelBFloat16:
-      quants = round_up(cols, 2) * kPanelRows * 2;
-      break;
-    case Layout::kRows:
-      break;
-  }
-  layout.panel_bytes = layout.header_bytes + round_up(quants, 64);
   return layout;
 }
 

@@ -1,8 +1,9 @@
 // Loops over registers: unroll<N>(fn) calls fn(0) to fn(N - 1), each index a compile-time constant.
 //
-// An array that is only indexed by constants before GCC's scalar replacement runs becomes registers;
-// one indexed in a loop that a pragma unrolls later stays in memory and is stored in every pass. fn
-// must be a lambda marked UNROLLED. The rule of ops/cpu/panel.h holds: anonymous namespace.
+// An array that is only indexed by constants before GCC's scalar replacement runs becomes
+// registers; one indexed in a loop that a pragma unrolls later stays in memory and is stored in
+// every pass. fn must be a lambda marked UNROLLED. The rule of ops/cpu/panel.h holds: anonymous
+// namespace.
 #pragma once
 
 #include <type_traits>

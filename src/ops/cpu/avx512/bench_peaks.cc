@@ -45,8 +45,8 @@ int64_t peak_read(const std::byte* data, int64_t bytes) {
       sums[i] = _mm512_add_epi64(sums[i], _mm512_load_si512(data + at + 64 * i));
     });
   }
-  const __m512i all = _mm512_add_epi64(_mm512_add_epi64(sums[0], sums[1]),
-                                       _mm512_add_epi64(sums[2], sums[3]));
+  const __m512i all =
+      _mm512_add_epi64(_mm512_add_epi64(sums[0], sums[1]), _mm512_add_epi64(sums[2], sums[3]));
   return _mm_cvtsi128_si64(_mm512_castsi512_si128(all));
 }
 
