@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "text/jinja_sort.h"
 #include "text/jinja_text.h"
 #include "text/jinja_value.h"
 
@@ -281,15 +282,14 @@ class JsonWriter {
 
   base::Result<std::vector<const std::pair<Value, Value>*>> ordered(const Dict& dict) {
     std::vector<const std::pair<Value, Value>*> items;
-    for (const auto& item : dict.items) items.push_back(&item);
-    if (!style_.sort_keys) return items;
     base::Result<void> status;
-    std::stable_sort(items.begin(), items.end(), [&](const auto* a, const auto* b) {
-      if (!status.ok()) return false;
-      auto order = compare(meter_, a->first, b->first);
-      if (!order.ok()) status = std::move(order).error();
-      return order.ok() && *order < 0;
+    const auto order = stable_order(dict.items.size(), [&](size_t a, size_t b) {
+      if (!style_.sort_keys || !status.ok()) return false;
+      auto result = compare(meter_, dict.items[a].first, dict.items[b].first);
+      if (!result.ok()) status = std::move(result).error();
+      return result.ok() && *result < 0;
     });
+    for (const size_t index : order) items.push_back(&dict.items[index]);
     RETURN_IF_ERROR(std::move(status));
     return items;
   }

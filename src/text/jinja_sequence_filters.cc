@@ -1,8 +1,8 @@
 #include "text/jinja_sequence_filters.h"
 
 #include <algorithm>
-#include <numeric>
 
+#include "text/jinja_sort.h"
 #include "text/jinja_text.h"
 
 namespace text::jinja {
@@ -114,10 +114,8 @@ Answer sort_key(Runtime& runtime, const Value& item, const Value* attribute, boo
 
 // Indices of `keys` in stable order.
 base::Result<std::vector<size_t>> order_of(Runtime& runtime, const Items& keys, bool reverse) {
-  std::vector<size_t> order(keys.size());
-  std::iota(order.begin(), order.end(), size_t{0});
   base::Result<void> status;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+  auto order = stable_order(keys.size(), [&](size_t a, size_t b) {
     if (!status.ok()) return false;
     if (reverse) std::swap(a, b);
     auto result = compare(runtime.meter, keys[a], keys[b]);
