@@ -1,0 +1,49 @@
+// The subcommands: options as parsed from the command line, and the functions that carry them out.
+//
+// Each returns an error for main() to print as one line; answers and tables go to standard output,
+// everything else to standard error.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/options.h"
+#include "base/result.h"
+
+namespace apps {
+
+struct GenerateOptions {
+  ServingOptions serving;
+  std::string prompt;       // -p
+  std::string prompt_file;  // -f; "-" is standard input
+  bool chat = false;        // put the prompt through the chat template as one user message
+  int32_t max_tokens = 256;
+  float temperature = 0.0f;
+  uint64_t seed = 0;
+};
+base::Result<void> generate(const GenerateOptions& options);
+
+struct BenchOptions {
+  ServingOptions serving;
+  std::vector<int32_t> prompts{512};   // -p; 0 = no prompt test
+  std::vector<int32_t> generate{128};  // -n; 0 = no generation test
+  std::vector<int32_t> depths{0};      // -d
+  int32_t streams = 1;                 // --streams: sequences at once in the generation test
+  int32_t repetitions = 5;             // -r
+  std::string output = "md";           // -o md|csv|json
+};
+base::Result<void> bench(const BenchOptions& options);
+
+struct EvalOptions {
+  ServingOptions serving;
+  std::string file;
+  std::string output = "md";  // -o md|json
+  bool verbose = false;
+};
+base::Result<void> eval_needles(const EvalOptions& options);
+
+base::Result<void> inspect(const std::string& model, const std::string& load_format);
+
+base::Result<void> serve(const ServingOptions& options, const ListenOptions& listen);
+
+}  // namespace apps

@@ -1,0 +1,182 @@
+// spillway eval needles: asks a needle set and counts right answers by kind and depth.
+//
+// Format (tests/data/needles/README.md): a JSON document a line with `context` and `items` of kind,
+// depth, question, answer. The prompt is context + "\n" + question, greedy, at most 24 tokens, cut
+// at a newline; right when it starts with the answer. All questions of a document share its prefix
+// through the prefix cache: the first is asked alone, the rest together.
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/completion.h"
+#include "apps/house.h"
+
+namespace apps {
+namespace {
+
+constexpr int32_t kAnswerTokens = 24;
+constexpr size_t kDepthBands = 4;
+
+struct Item {
+  std::string kind, question, answer;
+  double depth = 0;
+};
+
+struct Document {
+  std::string id, context;
+  std::vector<Item> items;
+};
+
+struct Count {
+  int64_t right = 0, asked = 0;
+  void add(bool is_right) {
+    right += is_right;
+    ++asked;
+  }
+};
+
+struct Tally {
+  Count all;
+  std::map<std::string, Count> by_kind;
+  std::array<Count, kDepthBands> by_depth;
+  int64_t prompt_tokens = 0, cached_tokens = 0;
+};
+
+base::Result<std::vector<Document>> read_documents(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return base::error(base::Code::kNotFound, "{}: cannot open", path);
+  std::vector<Document> documents;
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line); ++number) {
+    if (line.empty()) continue;
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    auto bad = [&](const char* what) {
+      return base::error(base::Code::kInvalidArgument, "{}:{}: expected {}", path, number, what);
+    };
+    auto text = [](const nlohmann::json& object, const char* key) -> const std::string* {
+      auto found = object.find(key);
+      return found == object.end() ? nullptr : found->get_ptr<const std::string*>();
+    };
+    if (!json.is_object() || text(json, "context") == nullptr || !json.contains("items") ||
+        !json["items"].is_array()) {
+      return bad("a JSON object with `context` (text) and `items` (list)");
+    }
+    Document document{.id = json.value("id", std::to_string(number)),
+                      .context = *text(json, "context"),
+                      .items = {}};
+    for (const nlohmann::json& entry : json["items"]) {
+      if (!entry.is_object() || text(entry, "kind") == nullptr ||
+          text(entry, "question") == nullptr || text(entry, "answer") == nullptr ||
+          !entry.contains("depth") || !entry["depth"].is_number()) {
+        return bad("items with `kind`, `question`, `answer` (text) and `depth` (number)");
+      }
+      document.items.push_back({*text(entry, "kind"), *text(entry, "question"),
+                                *text(entry, "answer"), entry["depth"].get<double>()});
+    }
+    documents.push_back(std::move(document));
+  }
+  if (documents.empty())
+    return base::error(base::Code::kInvalidArgument, "{}: no documents in it", path);
+  return documents;
+}
+
+core::Request ask(const House& house, const Document& document, const Item& item) {
+  core::Request request;
+  request.id = next_request_id();
+  request.prompt = house.tokenizer->encode(document.context + "\n" + item.question,
+                                           {.add_special = true, .parse_special = false});
+  request.sampling.temperature = 0.0f;
+  request.sampling.max_tokens = kAnswerTokens;
+  request.arrival_us = now_us();
+  return request;
+}
+
+void judge(const House& house, const Item& item, const Completion& completion, bool verbose,
+           Tally* tally) {
+  std::string text = house.tokenizer->decode(completion.tokens, /*skip_special=*/true);
+  text = text.substr(0, text.find('\n'));
+  const bool right = text.starts_with(item.answer);
+  tally->all.add(right);
+  tally->by_kind[item.kind].add(right);
+  const size_t band = std::min<size_t>(
+      kDepthBands - 1, static_cast<size_t>(std::max(0.0, item.depth) * kDepthBands));
+  tally->by_depth[band].add(right);
+  tally->prompt_tokens += completion.prompt_tokens;
+  tally->cached_tokens += completion.cached_tokens;
+  if (verbose) {
+    fmt::print(stderr, "{} {:6} depth {:.2f} expected '{}' got '{}'\n", right ? "right" : "WRONG",
+               item.kind, item.depth, item.answer, text);
+  }
+}
+
+base::Result<void> run_document(const House& house, const Document& document, bool verbose,
+                                Tally* tally) {
+  std::vector<core::Request> rest;
+  for (size_t i = 1; i < document.items.size(); ++i)
+    rest.push_back(ask(house, document, document.items[i]));
+  if (document.items.empty()) return {};
+  ASSIGN_OR_RETURN(Completion first,
+                   complete(*house.engine, ask(house, document, document.items[0])));
+  judge(house, document.items[0], first, verbose, tally);
+  ASSIGN_OR_RETURN(std::vector<Completion> others, complete_all(*house.engine, std::move(rest)));
+  for (size_t i = 0; i < others.size(); ++i)
+    judge(house, document.items[i + 1], others[i], verbose, tally);
+  return {};
+}
+
+std::string band_name(size_t band) {
+  return fmt::format("{:.2f}-{:.2f}", band / double{kDepthBands}, (band + 1) / double{kDepthBands});
+}
+
+void print_markdown(const Tally& t, double seconds) {
+  fmt::print("| part | right | asked |\n| --- | ---: | ---: |\n");
+  for (const auto& [kind, count] : t.by_kind)
+    fmt::print("| {} | {} | {} |\n", kind, count.right, count.asked);
+  for (size_t band = 0; band < kDepthBands; ++band) {
+    fmt::print("| depth {} | {} | {} |\n", band_name(band), t.by_depth[band].right,
+               t.by_depth[band].asked);
+  }
+  fmt::print(
+      "| **all** | **{}** | **{}** |\n\n{} of {} prompt tokens came from the prefix cache; {:.1f} "
+      "s\n",
+      t.all.right, t.all.asked, t.cached_tokens, t.prompt_tokens, seconds);
+}
+
+void print_json(const Tally& t, double seconds) {
+  auto count = [](const Count& c) {
+    return nlohmann::ordered_json{{"right", c.right}, {"asked", c.asked}};
+  };
+  nlohmann::ordered_json json{{"right", t.all.right}, {"asked", t.all.asked}};
+  for (const auto& [kind, c] : t.by_kind) json["by_kind"][kind] = count(c);
+  for (size_t band = 0; band < kDepthBands; ++band)
+    json["by_depth"][band_name(band)] = count(t.by_depth[band]);
+  json["prompt_tokens"] = t.prompt_tokens;
+  json["cached_tokens"] = t.cached_tokens;
+  json["seconds"] = seconds;
+  fmt::print("{}\n", json.dump(2));
+}
+
+}  // namespace
+
+base::Result<void> eval_needles(const EvalOptions& options) {
+  ASSIGN_OR_RETURN(std::vector<Document> documents, read_documents(options.file));
+  ASSIGN_OR_RETURN(std::unique_ptr<House> house,
+                   build_house(options.serving, /*print_sizes=*/options.verbose));
+  if (house->tokenizer == nullptr)
+    return base::error(base::Code::kInvalidArgument,
+                       "this model has no tokenizer: nothing can be asked");
+  Tally tally;
+  const int64_t begin_us = now_us();
+  for (size_t i = 0; i < documents.size(); ++i) {
+    RETURN_IF_ERROR(run_document(*house, documents[i], options.verbose, &tally));
+    fmt::print(stderr, "document {} of {}: {} of {} right so far\n", i + 1, documents.size(),
+               tally.all.right, tally.all.asked);
+  }
+  const double seconds = static_cast<double>(now_us() - begin_us) * 1e-6;
+  options.output == "json" ? print_json(tally, seconds) : print_markdown(tally, seconds);
+  return {};
+}
+
+}  // namespace apps

@@ -1,0 +1,213 @@
+#include "apps/house.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include "apps/completion.h"
+#include "base/log.h"
+#include "base/sizes.h"
+#include "engine/options.h"
+#include "engine/serving_engine.h"
+#include "exec/cpu_executor.h"
+#include "hub/hub.h"
+#include "ops/op_table.h"
+
+namespace apps {
+namespace {
+
+// A line that is overwritten in place on a terminal, and absent where standard error is a file.
+void print_progress(const std::string& line) {
+  if (::isatty(STDERR_FILENO) == 1) fmt::print(stderr, "\r{:<78}", line);
+}
+void end_progress() {
+  if (::isatty(STDERR_FILENO) == 1) fmt::print(stderr, "\r{:<78}\r", "");
+}
+
+base::Result<device::Isa> choose_isa(const std::string& name) {
+  if (name == "auto") return device::detect_isa();
+  return device::parse_isa(name);
+}
+
+core::DType kv_type(const std::string& name) {
+  if (name == "f16") return core::DType::kF16;
+  if (name == "f32") return core::DType::kF32;
+  return core::DType::kBF16;
+}
+
+// "llama 30 x 576, Q4_1": the type that most weight bytes have.
+std::string describe_type(const load::ModelFiles& files) {
+  std::map<core::DType, size_t> bytes;
+  for (const auto& [name, tensor] : files.tensors) bytes[tensor.type] += tensor.bytes.size();
+  auto most = std::max_element(bytes.begin(), bytes.end(),
+                               [](const auto& a, const auto& b) { return a.second < b.second; });
+  const core::ModelConfig& c = files.config;
+  return fmt::format("{} {} x {}, {}", core::arch_name(c.arch), c.num_layers, c.model_dim,
+                     core::info(most->first).name);
+}
+
+base::Result<void> make_text(const ServingOptions& options, House* house) {
+  load::ModelFiles& files = *house->files;
+  core::TokenizerData data = files.tokenizer;
+  if (!files.tokenizer_json.empty()) {
+    ASSIGN_OR_RETURN(data, text::read_tokenizer_json(files.tokenizer_json, std::move(data)));
+  } else if (!files.has_tokenizer) {
+    if (options.load_format == "dummy") return {};
+    return base::error(base::Code::kInvalidArgument,
+                       "{}: no tokenizer in the model: expected tokenizer.json beside the weights",
+                       options.model);
+  }
+  ASSIGN_OR_RETURN(house->tokenizer, text::Tokenizer::create(std::move(data)));
+  const std::string& source = house->tokenizer->data().chat_template;
+  if (!source.empty()) {
+    base::Result<text::ChatTemplate> parsed = text::ChatTemplate::parse(source);
+    if (parsed.ok()) {
+      house->chat_template = std::make_unique<text::ChatTemplate>(std::move(parsed).value());
+    } else {
+      LOG_WARN("the model's chat template is not usable, chat requests get ChatML: {}",
+               parsed.error().message);
+    }
+  }
+  return {};
+}
+
+// What equal pages of a prefix must agree in beside their tokens.
+std::string fingerprint(const House& house) {
+  const core::ModelConfig& c = house.files->config;
+  return fmt::format("{}|{}|L{} E{} F{} Hq{} Hk{} D{} V{}|theta {}|{} bytes",
+                     core::arch_name(c.arch), c.name, c.num_layers, c.model_dim, c.ffn_dim,
+                     c.num_q_heads, c.num_kv_heads, c.head_dim, c.vocab_size, c.rope.theta,
+                     house.files->weight_bytes);
+}
+
+base::Result<engine::EngineOptions> engine_options(const ServingOptions& options,
+                                                   const House& house) {
+  engine::EngineOptions e;
+  if (options.max_model_len > 0) e.max_model_len = options.max_model_len;
+  e.kv_type = kv_type(options.kv_cache_dtype);
+  e.prefix_cache = options.prefix_caching;
+  e.deterministic = options.deterministic;
+  if (house.tokenizer != nullptr) e.eog_tokens = house.tokenizer->data().eog;
+  e.max_num_batched_tokens = options.max_num_batched_tokens;
+  e.max_num_seqs = std::min(options.max_num_seqs, options.max_num_batched_tokens);
+  e.inbox_capacity = options.max_num_queued_reqs;
+  e.page_tokens = options.page_size;
+  if (!options.device_memory.empty()) {
+    ASSIGN_OR_RETURN(e.device_memory_bytes, base::parse_bytes(options.device_memory));
+  }
+  return e;
+}
+
+// Sizes of model and executor that follow from the engine's options and a longest context.
+model::ModelLimits model_limits(const engine::EngineOptions& e, int32_t context_max) {
+  return {.rows_max = e.max_num_batched_tokens,
+          .decode_rows_max = e.max_num_batched_tokens,
+          .logits_rows_max = exec::kLogitsRows,
+          .context_max = context_max,
+          .page_tokens = e.page_tokens};
+}
+
+base::Result<engine::ResolvedSizes> resolve_sizes(const engine::EngineOptions& e,
+                                                  const House& house, const ops::OpTable& ops,
+                                                  const exec::CpuExecutorOptions& executor) {
+  const core::ModelConfig& c = house.files->config;
+  const int32_t context = std::min(e.max_model_len.value_or(c.context_max), c.context_max);
+  const int threads = house.pool->num_threads();
+  engine::MemorySizes memory;
+  memory.available_bytes = device::memory_available_bytes();
+  memory.weights_bytes = house.files->weight_bytes;
+  memory.workspace_bytes = model::model_workspace_bytes(c, model_limits(e, context), ops, threads);
+  memory.staging_bytes = exec::CpuExecutor::staging_bytes(c, executor, threads);
+  return engine::resolve(e, c, memory);
+}
+
+base::Result<void> make_engine(const ServingOptions& options, bool print_sizes, House* house) {
+  const core::ModelConfig& c = house->files->config;
+  const ops::OpTable& ops = ops::op_table(house->isa);
+  ASSIGN_OR_RETURN(engine::EngineOptions e, engine_options(options, *house));
+  exec::CpuExecutorOptions executor{
+      .rows_max = e.max_num_batched_tokens, .segments_max = e.max_num_batched_tokens, .eos = c.eos};
+  executor.eos.insert(executor.eos.end(), e.eog_tokens.begin(), e.eog_tokens.end());
+  ASSIGN_OR_RETURN(engine::ResolvedSizes sizes, resolve_sizes(e, *house, ops, executor));
+  house->sizes = sizes;
+  if (print_sizes) fmt::print(stderr, "{}", engine::format_table(sizes));
+  ASSIGN_OR_RETURN(store::KvPool kv, store::KvPool::create({.num_layers = c.num_layers,
+                                                            .num_kv_heads = c.num_kv_heads,
+                                                            .head_dim = c.head_dim,
+                                                            .page_tokens = sizes.page_tokens,
+                                                            .type = sizes.kv_type,
+                                                            .num_blocks = sizes.num_blocks}));
+  const int64_t begin_us = now_us();
+  ASSIGN_OR_RETURN(
+      house->model,
+      model::create_model(*house->stream, ops, *house->files, model_limits(e, sizes.context_max),
+                          [](int64_t done, int64_t total) {
+                            print_progress(fmt::format(
+                                "packing weights: {:.0f} %",
+                                100.0 * static_cast<double>(done) / static_cast<double>(total)));
+                          }));
+  end_progress();
+  LOG_INFO("{}: {} packed for {} in {:.2f} s, {} threads", house->model_type,
+           base::format_bytes(house->model->weight_bytes()), device::isa_name(house->isa),
+           static_cast<double>(now_us() - begin_us) * 1e-6, house->pool->num_threads());
+  ASSIGN_OR_RETURN(house->executor, exec::CpuExecutor::create(*house->stream, *house->model, c,
+                                                              std::move(kv), executor));
+  auto engine = std::make_unique<engine::ServingEngine>(e, sizes, c, *house->executor,
+                                                        fingerprint(*house), engine::monotonic_us);
+  engine->start();
+  house->engine = std::move(engine);
+  return {};
+}
+
+}  // namespace
+
+base::Result<std::unique_ptr<load::ModelFiles>> open_model_files(const std::string& model,
+                                                                 const std::string& load_format,
+                                                                 uint64_t dummy_seed) {
+  hub::HubOptions hub;
+  hub.cache_dir = hub::default_cache_dir(std::getenv("XDG_CACHE_HOME"), std::getenv("HOME"));
+  hub.progress = [](const hub::ModelSource& source, int64_t bytes) {
+    print_progress(fmt::format("fetching {}: {} of {}", source.name, base::format_bytes(bytes),
+                               base::format_bytes(source.size_bytes)));
+  };
+  ASSIGN_OR_RETURN(std::string path, hub::find_model(model, hub));
+  end_progress();
+  return load::open_model(
+      path, load_format == "dummy" ? load::LoadFormat::kDummy : load::LoadFormat::kAuto,
+      dummy_seed);
+}
+
+base::Result<std::unique_ptr<House>> build_house(const ServingOptions& options, bool print_sizes) {
+  auto house = std::make_unique<House>();
+  ASSIGN_OR_RETURN(house->isa, choose_isa(options.isa));
+  ASSIGN_OR_RETURN(house->files,
+                   open_model_files(options.model, options.load_format, options.dummy_seed));
+  house->model_type = describe_type(*house->files);
+  RETURN_IF_ERROR(make_text(options, house.get()));
+  house->pool = std::make_unique<base::ThreadPool>(
+      options.threads > 0 ? options.threads : device::num_physical_cores());
+  house->stream = std::make_unique<device::Stream>(*house->pool);
+  RETURN_IF_ERROR(make_engine(options, print_sizes, house.get()));
+  return house;
+}
+
+base::Result<std::string> render_chat(const House& house, nlohmann::ordered_json context) {
+  const core::TokenizerData& data = house.tokenizer->data();
+  auto token = [&](core::TokenId id) {
+    return id < 0 ? std::string() : data.tokens[static_cast<size_t>(id)];
+  };
+  context["bos_token"] = token(data.bos);
+  context["eos_token"] = token(data.eos);
+  if (house.chat_template)
+    return house.chat_template->render(context, static_cast<int64_t>(std::time(nullptr)));
+  ASSIGN_OR_RETURN(text::ChatTemplate chatml,
+                   text::ChatTemplate::parse(text::kDefaultChatTemplate));
+  return chatml.render(context, static_cast<int64_t>(std::time(nullptr)));
+}
+
+}  // namespace apps

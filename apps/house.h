@@ -1,0 +1,55 @@
+// The house, built from the bottom up: files, threads, model, KV pages, executor, engine, and the
+// text around them.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/options.h"
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "device/cpu.h"
+#include "device/stream.h"
+#include "engine/engine.h"
+#include "engine/options.h"
+#include "exec/executor.h"
+#include "load/model_files.h"
+#include "model/model.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace apps {
+
+// Members are destroyed in reverse order: the engine's thread stops before what it uses goes.
+struct House {
+  std::unique_ptr<load::ModelFiles> files;
+  std::string model_type;  // "llama 30 layers x 576, Q4_1": for tables
+  device::Isa isa = device::Isa::kReference;
+  std::unique_ptr<base::ThreadPool> pool;
+  std::unique_ptr<device::Stream> stream;
+  std::unique_ptr<model::Model> model;
+  std::unique_ptr<text::Tokenizer> tokenizer;  // null where the model has none (dummy)
+  std::unique_ptr<text::ChatTemplate>
+      chat_template;  // null where the model has none, or none that can be read
+  engine::ResolvedSizes sizes;
+  std::unique_ptr<exec::Executor> executor;
+  std::unique_ptr<engine::Engine> engine;  // started
+};
+
+// Opens `model` (a path or a name of hub/), fetching it when it must. Prints progress to standard
+// error.
+base::Result<std::unique_ptr<load::ModelFiles>> open_model_files(const std::string& model,
+                                                                 const std::string& load_format,
+                                                                 uint64_t dummy_seed);
+
+// Everything up to a started engine. `print_sizes`: the table of weights, KV pages, workspace and
+// staging, to standard error. Errors say which option to change and to what.
+base::Result<std::unique_ptr<House>> build_house(const ServingOptions& options, bool print_sizes);
+
+// The chat template's text for `context` (messages, add_generation_prompt, ...); bos and eos tokens
+// are added to it.
+base::Result<std::string> render_chat(const House& house, nlohmann::ordered_json context);
+
+}  // namespace apps

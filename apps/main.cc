@@ -1,0 +1,151 @@
+// spillway: one binary, a subcommand a task. The only reader of argv and the environment.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "apps/commands.h"
+#include "base/log.h"
+
+namespace {
+
+using apps::ServingOptions;
+
+// The action of the subcommand that was named; set by its callback while CLI11 parses.
+using Action = std::function<base::Result<void>()>;
+
+void add_serve(CLI::App& app, Action* action) {
+  CLI::App* command = app.add_subcommand("serve", "serve a model behind the OpenAI API");
+  auto serving = std::make_shared<ServingOptions>();
+  auto listen = std::make_shared<apps::ListenOptions>();
+  apps::add_model_options(*command, serving.get());
+  apps::add_listen_options(*command, listen.get());
+  apps::add_engine_options(*command, serving.get());
+  command->footer(
+      "\nExamples:\n  spillway serve smollm2\n  spillway serve model.gguf --port 8080 "
+      "--device-memory 16GiB --max-model-len 32768\n"
+      "  curl http://127.0.0.1:8000/v1/models");
+  command->callback([=] { *action = [=] { return apps::serve(*serving, *listen); }; });
+}
+
+void add_generate(CLI::App& app, Action* action) {
+  CLI::App* command =
+      app.add_subcommand("generate", "continue a prompt and print the text as it comes");
+  auto options = std::make_shared<apps::GenerateOptions>();
+  apps::add_model_options(*command, &options->serving);
+  auto* text = command->add_option("-p,--prompt", options->prompt, "the prompt");
+  command
+      ->add_option("-f,--file", options->prompt_file, "file with the prompt; - for standard input")
+      ->excludes(text);
+  command->add_flag("--chat", options->chat,
+                    "send the prompt as a user message through the model's chat template");
+  command->add_option("-n,--max-tokens", options->max_tokens, "tokens at most")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  command->add_option("--temperature", options->temperature, "0 takes the likeliest token")
+      ->check(CLI::Range(0.0f, 10.0f))
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "seed of the draws")->capture_default_str();
+  apps::add_engine_options(*command, &options->serving);
+  command->footer(
+      "\nExamples:\n  spillway generate smollm2 --chat -p 'Why is the sky blue?'\n  spillway "
+      "generate model.gguf -f document.txt -n 64");
+  command->callback([=] { *action = [=] { return apps::generate(*options); }; });
+}
+
+void add_bench(CLI::App& app, Action* action) {
+  CLI::App* command = app.add_subcommand(
+      "bench", "measure prompt and generation speed (tests and output as llama-bench has them)");
+  auto options = std::make_shared<apps::BenchOptions>();
+  apps::add_model_options(*command, &options->serving);
+  command->add_option("-p,--n-prompt", options->prompts, "prompt lengths; 0 leaves the test out")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  command->add_option("-n,--n-gen", options->generate, "tokens to generate; 0 leaves the test out")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  command->add_option("-d,--n-depth", options->depths, "tokens already in the context")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  command->add_option("--streams", options->streams, "sequences generating at once")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_option("-r,--repetitions", options->repetitions, "repetitions of each test")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("-o,--output", options->output, "md, csv or json")
+      ->check(CLI::IsMember({"md", "csv", "json"}))
+      ->capture_default_str();
+  apps::add_engine_options(*command, &options->serving);
+  command->footer(
+      "\nExamples:\n  spillway bench smollm2 -p 512,4096 -n 64\n  spillway bench model.gguf -p 0 "
+      "-n 32 -d 0,7680 -r 3 -t 2 -o json");
+  command->callback([=] { *action = [=] { return apps::bench(*options); }; });
+}
+
+void add_eval(CLI::App& app, Action* action) {
+  CLI::App* group = app.add_subcommand("eval", "judge a model by right answers");
+  group->require_subcommand(1);
+  CLI::App* command = group->add_subcommand(
+      "needles", "ask a needle set and count right answers by kind and depth");
+  auto options = std::make_shared<apps::EvalOptions>();
+  apps::add_model_options(*command, &options->serving);
+  command->add_option("file", options->file, "needle set, a JSON document a line")
+      ->required()
+      ->check(CLI::ExistingFile);
+  command->add_option("-o,--output", options->output, "md or json")
+      ->check(CLI::IsMember({"md", "json"}))
+      ->capture_default_str();
+  command->add_flag("-v,--verbose", options->verbose, "print every answer");
+  apps::add_engine_options(*command, &options->serving);
+  command->footer(
+      "\nExample:\n  spillway eval needles models/longneedle/longneedle-q8_0.gguf "
+      "tests/data/needles/needles-8k.jsonl");
+  command->callback([=] { *action = [=] { return apps::eval_needles(*options); }; });
+}
+
+void add_inspect(CLI::App& app, Action* action) {
+  CLI::App* command = app.add_subcommand(
+      "inspect", "print what a model file holds: shapes, types, tokenizer, limits");
+  auto options = std::make_shared<ServingOptions>();
+  apps::add_model_options(*command, options.get());
+  command->footer("\nExample:\n  spillway inspect models/longneedle/longneedle-q8_0.gguf");
+  command->callback(
+      [=] { *action = [=] { return apps::inspect(options->model, options->load_format); }; });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("spillway: serves long-context language models", "spillway");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", SPILLWAY_VERSION);
+  app.get_formatter()->column_width(38);
+  std::string log_level = "info";
+  app.add_option("--log-level", log_level, "trace, debug, info, warn, error or off")
+      ->capture_default_str();
+  Action action;
+  add_serve(app, &action);
+  add_generate(app, &action);
+  add_bench(app, &action);
+  add_eval(app, &action);
+  add_inspect(app, &action);
+  try {
+    std::vector<std::string> arguments = apps::with_hyphens(argc, argv);
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them last first
+    app.parse(std::move(arguments));
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e);
+  }
+  base::Result<void> done = base::set_log_level(log_level);
+  if (done.ok()) done = action();
+  if (!done.ok()) {
+    fmt::print(stderr, "spillway: {}\n", done.error().message);
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,192 @@
+#include "apps/options.h"
+
+#include <array>
+
+namespace apps {
+namespace {
+
+constexpr const char* kBehaviour = "Behaviour";
+constexpr const char* kPerformance = "Performance";
+
+// Flags of docs/architecture.md whose mechanism is not built: known, so that a user is told the
+// truth instead of "unknown option".
+constexpr std::array kUnbuilt = {"--budget",
+                                 "--logical-page-size",
+                                 "--page-stats",
+                                 "--reuse-interval",
+                                 "--heads",
+                                 "--sink",
+                                 "--local",
+                                 "--dense-layers",
+                                 "--host-memory",
+                                 "--disk-path",
+                                 "--disk-memory",
+                                 "--load-method",
+                                 "--save-method",
+                                 "--admission",
+                                 "--working-set-window",
+                                 "--prefill",
+                                 "--chunk-size",
+                                 "--max-inject-tokens"};
+
+std::string check_preset(const std::string& preset) {
+  if (preset == "dense") return {};
+  for (const char* planned : {"sparse", "sparse-offload", "full", "lserve", "duo"}) {
+    if (preset == planned)
+      return "preset '" + preset +
+             "' needs sparse attention, which this version does not have: use --preset dense";
+  }
+  return "preset '" + preset + "' is unknown: expected dense";
+}
+
+std::string check_device(const std::string& device) {
+  if (device == "cpu") return {};
+  if (device == "cuda") return "--device cuda: this version has no CUDA back end: use --device cpu";
+  return "device '" + device + "' is unknown: expected cpu";
+}
+
+void refuse_unbuilt(CLI::App& command) {
+  for (const char* flag : kUnbuilt) {
+    command
+        .add_option_function<std::string>(
+            flag,
+            [flag](const std::string&) {
+              throw CLI::ValidationError(
+                  flag,
+                  "belongs to sparse attention and memory tiers, which this version does not have");
+            },
+            "")
+        ->group("");
+  }
+}
+
+}  // namespace
+
+void add_model_options(CLI::App& command, ServingOptions* o) {
+  command
+      .add_option(
+          "model", o->model,
+          "GGUF file, folder with config.json and safetensors, or the name smollm2 (fetched)")
+      ->required();
+  command
+      .add_option("--load-format", o->load_format,
+                  "auto, or dummy: seeded random weights from a config.json alone")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str();
+  command.add_option("--dummy-seed", o->dummy_seed, "seed of --load-format dummy")
+      ->capture_default_str();
+}
+
+void add_engine_options(CLI::App& command, ServingOptions* o) {
+  command.add_option("--preset", o->preset, "attention and memory policy: dense")
+      ->check(CLI::Validator(check_preset, ""))
+      ->capture_default_str()
+      ->group(kBehaviour);
+  command
+      .add_option("--kv-cache-dtype", o->kv_cache_dtype,
+                  "type of keys and values: bf16, f16 or f32")
+      ->check(CLI::IsMember({"bf16", "f16", "f32"}))
+      ->capture_default_str()
+      ->group(kBehaviour);
+  command
+      .add_option("--max-model-len", o->max_model_len,
+                  "tokens of a prompt and its output together; 0: the model's own limit")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str()
+      ->group(kBehaviour);
+  command
+      .add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o->prefix_caching,
+                "share pages of equal prompt beginnings (on)")
+      ->group(kBehaviour);
+  command
+      .add_flag(
+          "--deterministic", o->deterministic,
+          "reuse only cached pages that prompts made, so that answers never depend on history")
+      ->group(kBehaviour);
+  command.add_option("--device", o->device, "cpu")
+      ->check(CLI::Validator(check_device, ""))
+      ->capture_default_str()
+      ->group(kPerformance);
+  command.add_option("--isa", o->isa, "instruction set: auto, reference, avx2 or avx512")
+      ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512"}))
+      ->capture_default_str()
+      ->group(kPerformance);
+  command.add_option("-t,--threads", o->threads, "threads that compute; 0: physical cores")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->group(kPerformance);
+  command
+      .add_option("--device-memory", o->device_memory,
+                  "memory for KV pages and workspace beside the weights, such as 8GiB (half of "
+                  "what is free)")
+      ->group(kPerformance);
+  command.add_option("--page-size", o->page_size, "tokens a page: 16, 32 or 64")
+      ->check(CLI::IsMember({16, 32, 64}))
+      ->capture_default_str()
+      ->group(kPerformance);
+  command.add_option("--max-num-seqs", o->max_num_seqs, "sequences that run together")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str()
+      ->group(kPerformance);
+  command
+      .add_option("--max-num-batched-tokens", o->max_num_batched_tokens,
+                  "tokens computed in one step")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(kPerformance);
+  command
+      .add_option("--max-num-queued-reqs", o->max_num_queued_reqs,
+                  "requests that may wait; more are answered 429")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(kPerformance);
+  refuse_unbuilt(command);
+}
+
+void add_listen_options(CLI::App& command, ListenOptions* o) {
+  constexpr const char* kServer = "Server";
+  command.add_option("--host", o->host, "address to listen on")
+      ->capture_default_str()
+      ->group(kServer);
+  command.add_option("--port", o->port, "port to listen on; 0: any free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str()
+      ->group(kServer);
+  command
+      .add_option("--served-model-name", o->served_model_name,
+                  "model name in the API (default: from the file)")
+      ->group(kServer);
+  command
+      .add_option(
+          "--api-key", o->api_key,
+          "clients must send it as a bearer token (default: none asked; also $SPILLWAY_API_KEY)")
+      ->envname("SPILLWAY_API_KEY")
+      ->group(kServer);
+  command
+      .add_option("--chat-template", o->chat_template,
+                  "Jinja file to use instead of the model's own template")
+      ->check(CLI::ExistingFile)
+      ->group(kServer);
+  command
+      .add_option("--shutdown-timeout", o->shutdown_timeout_s,
+                  "seconds that running requests get after SIGTERM")
+      ->check(CLI::Range(0, 86400))
+      ->capture_default_str()
+      ->group(kServer);
+}
+
+std::vector<std::string> with_hyphens(int argc, char** argv) {
+  std::vector<std::string> arguments;
+  for (int i = 1; i < argc; ++i) {
+    std::string argument = argv[i];
+    if (argument.starts_with("--")) {
+      for (size_t at = 2; at < argument.size() && argument[at] != '='; ++at) {
+        if (argument[at] == '_') argument[at] = '-';
+      }
+    }
+    arguments.push_back(std::move(argument));
+  }
+  return arguments;
+}
+
+}  // namespace apps

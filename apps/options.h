@@ -1,0 +1,56 @@
+// The options that serve, generate, bench and eval share, as parsed from the command line;
+// docs/options.md lists them.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace apps {
+
+// Defaults are what --help shows. Sizes are text until build_house() resolves them, so that errors
+// can name them as typed.
+struct ServingOptions {
+  std::string model;  // GGUF file, folder with safetensors, config.json (dummy), or a name of hub/
+  std::string load_format = "auto";  // auto | dummy
+  uint64_t dummy_seed = 0;           // weights of --load-format dummy
+  // Behaviour.
+  std::string preset = "dense";
+  std::string kv_cache_dtype = "bf16";  // bf16 | f16 | f32
+  int32_t max_model_len = 0;            // tokens; 0 = the model's own, as far as memory goes
+  bool prefix_caching = true;
+  bool deterministic = false;
+  // Performance.
+  std::string device = "cpu";
+  std::string isa = "auto";  // auto | reference | avx2 | avx512
+  int32_t threads = 0;       // 0 = physical cores
+  std::string
+      device_memory;  // KV pages and workspace; "" = half of what is available after the weights
+  int32_t page_size = 32;  // 16 | 32 | 64 tokens
+  int32_t max_num_seqs = 64;
+  int32_t max_num_batched_tokens = 1024;
+  int32_t max_num_queued_reqs = 1024;
+};
+
+struct ListenOptions {
+  std::string host = "127.0.0.1";
+  int32_t port = 8000;  // 0 = any free one
+  std::string served_model_name;
+  std::string api_key;
+  std::string chat_template;  // path; "" = the model's own
+  int32_t shutdown_timeout_s = 30;
+};
+
+// Adds the shared options to a subcommand, in groups, with checks of their ranges. Flags of
+// mechanisms that this version does not have are known by name and refused with a line that says
+// so.
+void add_model_options(CLI::App& command, ServingOptions* options);
+void add_engine_options(CLI::App& command, ServingOptions* options);
+void add_listen_options(CLI::App& command, ListenOptions* options);
+
+// `argv` with vLLM's underscores in option names turned into hyphens (--max_num_seqs), values
+// untouched.
+std::vector<std::string> with_hyphens(int argc, char** argv);
+
+}  // namespace apps

@@ -1,0 +1,70 @@
+// A steady decode step allocates nothing from the heap, on the engine thread and on the pool's.
+//
+// Eight sequences decode on the real CPU back end while every operator new and malloc-backed new of
+// the process is counted over 1,000 steps; the test thread only sleeps meanwhile.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <thread>
+
+#include "apps/completion.h"
+#include "apps/house.h"
+
+namespace {
+std::atomic<int64_t> g_allocations{0};
+}  // namespace
+
+void* operator new(std::size_t size) {
+  g_allocations.fetch_add(1, std::memory_order_relaxed);
+  void* p = std::malloc(size);
+  if (p == nullptr) std::abort();
+  return p;
+}
+void operator delete(void* p) noexcept {
+  std::free(p);
+}
+void operator delete(void* p, std::size_t) noexcept {
+  std::free(p);
+}
+
+namespace {
+
+TEST(SteadyStep, AllocatesNothing) {
+  apps::ServingOptions options;
+  options.model = std::string(SPILLWAY_SOURCE_DIR) + "/models/longneedle/longneedle-q8_0.gguf";
+  options.max_model_len = 4096;
+  options.max_num_seqs = 8;
+  options.threads = 2;
+  options.device_memory = "1GiB";
+  auto house = apps::build_house(options, /*print_sizes=*/false).value();
+  std::vector<std::shared_ptr<engine::EventStream>> streams;
+  for (int i = 0; i < 8; ++i) {
+    core::Request request;
+    request.id = apps::next_request_id();
+    request.prompt.assign(50 + static_cast<size_t>(i) * 7, 100 + i);
+    request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.8f;  // greedy and drawn
+    request.sampling.top_p = 0.9f;
+    request.sampling.top_k = 50;
+    request.sampling.repetition_penalty = 1.1f;
+    request.sampling.seed = static_cast<uint64_t>(i);
+    request.sampling.max_tokens = 3000;
+    request.sampling.ignore_eos = true;
+    request.arrival_us = apps::now_us();
+    streams.push_back(std::make_shared<engine::EventStream>(request, std::function<void()>()));
+    house->engine->submit(std::move(request), streams.back()).value();
+  }
+  auto wait_for_steps = [&](int64_t steps) {
+    while (house->engine->snapshot().steps < steps)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  wait_for_steps(100);  // prompts done, every buffer at its size
+  const int64_t begin = house->engine->snapshot().steps;
+  const int64_t before = g_allocations.load();
+  wait_for_steps(begin + 1000);
+  EXPECT_EQ(g_allocations.load() - before, 0);
+  EXPECT_EQ(house->engine->snapshot().requests_running, 8);
+}
+
+}  // namespace
