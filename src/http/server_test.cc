@@ -25,7 +25,7 @@ ServerLimits small_limits() {
   limits.header_bytes_max = 4096;
   limits.body_bytes_max = 100'000;
   limits.bodies_bytes_max = 250'000;
-  limits.connections_max = 8;
+  limits.connections_max = 40;
   return limits;
 }
 
@@ -299,7 +299,7 @@ TEST_F(ServerTest, HandlerThatThrowsIsA500) {
 TEST_F(ServerTest, TooManyConnectionsAreRefused) {
   start();
   std::vector<std::unique_ptr<RawClient>> held;
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 40; ++i) {
     held.push_back(std::make_unique<RawClient>(server_->port()));
     held.back()->send("GET /hello HTTP/1.1\r\n\r\n");
     EXPECT_TRUE(has(held.back()->read_response(), "200"));
