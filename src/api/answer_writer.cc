@@ -17,7 +17,7 @@ void append_usage(std::string& out, const Usage& usage) {
 
 }  // namespace
 
-AnswerWriter::AnswerWriter(const GenerateRequest& request, const ModelContext& model,
+AnswerWriter::AnswerWriter(const GenerateRequest& request, const ServedModel& model,
                            const std::string& id_suffix, int64_t created_s)
     : request_(request), model_(model) {
   head_ = fmt::format(R"({{"id":"{}-{}","created":{},"model":)", chat() ? "chatcmpl" : "cmpl",

@@ -23,7 +23,7 @@ struct Usage {
 class AnswerWriter {
  public:
   // `id_suffix`: the part of the id after "cmpl-" or "chatcmpl-".
-  AnswerWriter(const GenerateRequest& request, const ModelContext& model,
+  AnswerWriter(const GenerateRequest& request, const ServedModel& model,
                const std::string& id_suffix, int64_t created_s);
 
   // One chunk of a stream. `first`: the choice has sent nothing yet (the role, and the echo of the
@@ -47,7 +47,7 @@ class AnswerWriter {
   bool chat() const { return request_.endpoint == Endpoint::kChat; }
 
   const GenerateRequest& request_;
-  const ModelContext& model_;
+  const ServedModel& model_;
   std::string head_;  // "id":...,"created":...,"model":...
 };
 

@@ -9,7 +9,7 @@ namespace api {
 
 using engine::Event;
 
-Choice::Choice(const Prepared& prepared, const PreparedPrompt& prompt, const ModelContext& model,
+Choice::Choice(const Prepared& prepared, const PreparedPrompt& prompt, const ServedModel& model,
                int64_t arrival_us)
     : request_(prepared.request),
       model_(model),

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "api/generate_request.h"
-#include "api/model_context.h"
 #include "api/prepare.h"
+#include "api/served_model.h"
 #include "engine/event_stream.h"
 #include "telemetry/metrics.h"
 #include "text/detokenizer.h"
@@ -35,7 +35,7 @@ struct Delta {
 
 class Choice {
  public:
-  Choice(const Prepared& prepared, const PreparedPrompt& prompt, const ModelContext& model,
+  Choice(const Prepared& prepared, const PreparedPrompt& prompt, const ServedModel& model,
          int64_t arrival_us);
 
   // Takes the next event; what it makes certain is added to `delta`. True: there is something to
@@ -70,7 +70,7 @@ class Choice {
   bool may_be_last(core::TokenId token) const;
 
   const GenerateRequest& request_;
-  const ModelContext& model_;
+  const ServedModel& model_;
   int32_t prompt_tokens_;
   int32_t max_tokens_;
   text::Detokenizer detokenizer_;

@@ -67,7 +67,7 @@ http::Response json(std::string body) {
   return response;
 }
 
-std::string models_json(const ModelContext& model) {
+std::string models_json(const ServedModel& model) {
   std::string out = R"({"object":"list","data":[{"id":)";
   append_json_string(out, model.served_name);
   out += R"(,"object":"model","owned_by":"spillway","created":)";

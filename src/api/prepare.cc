@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-Failure check_model(const GenerateRequest& request, const ModelContext& model) {
+Failure check_model(const GenerateRequest& request, const ServedModel& model) {
   if (request.model.empty() || request.model == model.served_name) return std::nullopt;
   return ApiError{Problem::kModelNotFound,
                   fmt::format("The model `{}` does not exist. This server serves `{}`.",
@@ -31,7 +31,7 @@ void rename_developer(ordered_json& messages, const text::ChatTemplate& chat_tem
   }
 }
 
-std::string token_text(const ModelContext& model, core::TokenId id) {
+std::string token_text(const ServedModel& model, core::TokenId id) {
   return id < 0 ? std::string() : std::string(model.tokenizer->token_bytes(id));
 }
 
@@ -50,7 +50,7 @@ Failure cut_after_final_message(const ordered_json& messages, std::string& rende
                  "The chat template does not show the final message; it cannot be continued.");
 }
 
-Failure render(GenerateRequest& request, const ModelContext& model, int64_t now_unix_s,
+Failure render(GenerateRequest& request, const ServedModel& model, int64_t now_unix_s,
                std::string& rendered) {
   rename_developer(request.messages, *model.chat_template);
   ordered_json context = ordered_json::object();
@@ -77,7 +77,7 @@ Failure render(GenerateRequest& request, const ModelContext& model, int64_t now_
                                         : std::nullopt;
 }
 
-std::string decode_text(const ModelContext& model, const std::vector<core::TokenId>& ids,
+std::string decode_text(const ServedModel& model, const std::vector<core::TokenId>& ids,
                         bool skip_special) {
   text::Detokenizer detokenizer(*model.tokenizer, skip_special,
                                 text::Detokenizer::Place::kFromStart);
@@ -87,7 +87,7 @@ std::string decode_text(const ModelContext& model, const std::vector<core::Token
 }
 
 // The prompts of `request` as token ids.
-Failure tokenize_prompts(GenerateRequest& request, const ModelContext& model, int64_t now_unix_s,
+Failure tokenize_prompts(GenerateRequest& request, const ServedModel& model, int64_t now_unix_s,
                          std::vector<PreparedPrompt>& out) {
   if (!request.messages.is_null()) {
     std::string rendered;
@@ -148,7 +148,7 @@ Failure fit_context(const GenerateRequest& request, int32_t context_max, Prepare
 }  // namespace
 
 std::variant<Prepared, ApiError> prepare_generation(Endpoint endpoint, std::string_view body,
-                                                    const ModelContext& model, int64_t now_unix_s) {
+                                                    const ServedModel& model, int64_t now_unix_s) {
   auto parsed = parse_request(endpoint, body, model.config.vocab_size);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
   Prepared prepared{.request = std::move(std::get<GenerateRequest>(parsed))};
@@ -163,8 +163,8 @@ std::variant<Prepared, ApiError> prepare_generation(Endpoint endpoint, std::stri
   return prepared;
 }
 
-std::variant<std::string, ApiError> answer_tokenize(std::string_view body,
-                                                    const ModelContext& model, int64_t now_unix_s) {
+std::variant<std::string, ApiError> answer_tokenize(std::string_view body, const ServedModel& model,
+                                                    int64_t now_unix_s) {
   auto parsed = parse_request(Endpoint::kTokenize, body, model.config.vocab_size);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
   GenerateRequest& request = std::get<GenerateRequest>(parsed);
@@ -193,7 +193,7 @@ std::variant<std::string, ApiError> answer_tokenize(std::string_view body,
 }
 
 std::variant<std::string, ApiError> answer_detokenize(std::string_view body,
-                                                      const ModelContext& model) {
+                                                      const ServedModel& model) {
   auto parsed = parse_request(Endpoint::kDetokenize, body, model.config.vocab_size);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
   const GenerateRequest& request = std::get<GenerateRequest>(parsed);

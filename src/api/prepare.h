@@ -14,7 +14,7 @@
 
 #include "api/errors.h"
 #include "api/generate_request.h"
-#include "api/model_context.h"
+#include "api/served_model.h"
 
 namespace api {
 
@@ -30,12 +30,12 @@ struct Prepared {
 };
 
 std::variant<Prepared, ApiError> prepare_generation(Endpoint endpoint, std::string_view body,
-                                                    const ModelContext& model, int64_t now_unix_s);
+                                                    const ServedModel& model, int64_t now_unix_s);
 
 // The bodies of /tokenize and /detokenize to their answers (JSON).
-std::variant<std::string, ApiError> answer_tokenize(std::string_view body,
-                                                    const ModelContext& model, int64_t now_unix_s);
+std::variant<std::string, ApiError> answer_tokenize(std::string_view body, const ServedModel& model,
+                                                    int64_t now_unix_s);
 std::variant<std::string, ApiError> answer_detokenize(std::string_view body,
-                                                      const ModelContext& model);
+                                                      const ServedModel& model);
 
 }  // namespace api

@@ -11,7 +11,7 @@
 
 namespace api {
 
-struct ModelContext {
+struct ServedModel {
   std::string served_name;
   std::string path;         // what was loaded; shown as `root` of the model card
   int64_t created_s = 0;    // unix time

@@ -404,6 +404,85 @@ TEST(Paths, ApiKey) {
                   .starts_with("HTTP/1.1 200"));
 }
 
+// Each row of the table of errors that HTTP can reach, except those that other tests here show
+// (401, 503, 500).
+TEST(Paths, ErrorsOverHttp) {
+  TestServer server;
+  const std::string path = "/v1/completions";
+  const auto expect = [&](const std::string& answer, int status, const char* code,
+                          const char* param) {
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 " + std::to_string(status))) << answer;
+    const json error = parsed(answer)["error"];
+    EXPECT_EQ(error["code"], code) << answer;
+    EXPECT_EQ(error["param"], param == nullptr ? json() : json(param)) << answer;
+    return error;
+  };
+  expect(server.post(path, R"({"prompt":"a","top_p":2})"), 400, "invalid_value", "top_p");
+  expect(server.post(path, "{}"), 400, "missing_required_parameter", "prompt");
+  expect(server.post(path, R"({"prompt":"a","suffix":"b"})"), 400, "unsupported_parameter",
+         "suffix");
+  expect(server.post(path, "{"), 400, "malformed_request", nullptr);
+  expect(server.exchange("BAD\r\n\r\n"), 400, "malformed_request", nullptr);
+  expect(server.post(path, R"({"prompt":"a","model":"other"})"), 404, "model_not_found", "model");
+  expect(server.get("/nowhere"), 404, "not_found", nullptr);
+  expect(server.get(path), 405, "method_not_allowed", nullptr);
+  expect(server.post(path, std::string(100'001, ' ')), 413, "request_too_large", nullptr);
+  expect(server.post(path, "{}", "x: " + std::string(5000, 'y') + "\r\n"), 431, "header_too_large",
+         nullptr);
+}
+
+TEST(Paths, ConnectionOverTheLimitIsToldSo) {
+  ServerOptions options = testing::test_options();
+  options.limits.connections_max = 1;
+  TestServer server(options);
+  http::testing::RawClient holds(server.port());
+  holds.send("GET /health HTTP/1.1\r\n\r\n");
+  holds.read_response();
+  EXPECT_EQ(parsed(server.exchange(""))["error"]["code"], "too_many_connections");
+}
+
+TEST(Paths, ContextLengthIsCheckedBeforeAnyWork) {
+  TestServer server;
+  const auto refused = [&](const char* path, const std::string& body) {
+    const std::string answer = server.post(path, body);
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 400")) << answer;
+    const json error = parsed(answer)["error"];
+    EXPECT_EQ(error["code"], "context_length_exceeded");
+    EXPECT_NE(error["message"].get<std::string>().find("maximum context length is 200 tokens"),
+              std::string::npos);
+    EXPECT_EQ(error["n_ctx"], 200);
+    return error;
+  };
+  const std::string long_text(200, 'a');
+  EXPECT_EQ(refused("/v1/completions", R"({"prompt":")" + long_text + "\"}")["n_prompt_tokens"],
+            200);
+  EXPECT_EQ(refused("/v1/completions", R"({"prompt":"a","max_tokens":200})")["param"], "prompt");
+  EXPECT_EQ(refused("/v1/chat/completions",
+                    R"({"messages":[{"role":"user","content":")" + long_text + "\"}]}")["param"],
+            "messages");
+  // Both sides of the limit: exactly full is taken, and a default max_tokens shrinks to what is
+  // left.
+  parsed(server.post("/v1/completions", R"({"prompt":"a","max_tokens":199})"));
+  parsed(server.post("/v1/completions", R"({"prompt":")" + long_text.substr(1) + "\"}"));
+  const auto submitted = server.engine().wait_for_submitted(2);
+  ASSERT_EQ(submitted.size(), 2u);
+  EXPECT_EQ(submitted[0].request.sampling.max_tokens, 199);
+  EXPECT_EQ(submitted[1].request.sampling.max_tokens, 1);
+}
+
+TEST(Paths, FullInboxIs429AndKeepsNothing) {
+  TestServer server;
+  server.engine().hold = true;
+  server.engine().refusal = {base::Code::kOverloaded, "1024 requests wait"};
+  server.engine().refuse_after = 1;
+  const std::string answer = server.post("/v1/completions", R"({"prompt":"a","n":3})");
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 429")) << answer;
+  EXPECT_NE(answer.find("Retry-After: 1\r\n"), std::string::npos);
+  EXPECT_NE(answer.find("\"queue_full\""), std::string::npos);
+  EXPECT_EQ(server.engine().wait_for_cancelled(1)[0],
+            server.engine().wait_for_submitted(1)[0].request.id);
+}
+
 TEST(Life, LoadingAnswers503ButIsAlive) {
   ServerOptions options = testing::test_options();
   Server server(options);

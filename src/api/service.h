@@ -11,7 +11,7 @@
 #include <string>
 
 #include "api/errors.h"
-#include "api/model_context.h"
+#include "api/served_model.h"
 #include "api/server.h"
 #include "api/text_workers.h"
 #include "engine/engine.h"
@@ -29,7 +29,7 @@ class Service {
   bool loaded() const { return backend_.has_value(); }
 
   // REQUIRES: loaded().
-  const ModelContext& model() const { return model_; }
+  const ServedModel& model() const { return model_; }
   engine::Engine& engine() { return *backend_->engine; }
   telemetry::Metrics& metrics() { return *metrics_; }
 
@@ -81,7 +81,7 @@ class Service {
  private:
   ServerOptions options_;
   std::optional<Backend> backend_;
-  ModelContext model_;
+  ServedModel model_;
   std::unique_ptr<telemetry::Metrics> metrics_;
   std::mt19937_64 random_;
   uint64_t last_request_id_ = 0;
