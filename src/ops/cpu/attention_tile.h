@@ -72,19 +72,28 @@ struct TileKernel {
 
   // Panels of [word][6 rows], scaled; padding rows are zero.
   static void pack_q(const AttentionTile& tile, int32_t num_rows) {
-    const int32_t words = tile.pages.head_dim / Kv::kPair;
+    const int32_t head_dim = tile.pages.head_dim;
+    const int32_t words = head_dim / Kv::kPair;
     const int32_t num_padded = (num_rows + kRowPanel - 1) / kRowPanel * kRowPanel;
-    alignas(64) uint32_t line[256];
-    for (int32_t row = 0; row < num_padded; ++row) {
-      uint32_t* panel =
-          tile.scratch.q + int64_t{row / kRowPanel} * kRowPanel * words + row % kRowPanel;
-      if (row < num_rows) {
-        const float* q =
-            tile.q + row / tile.group * tile.q_stride + row % tile.group * tile.pages.head_dim;
-        Kv::store_query(q, tile.pages.head_dim, tile.scale, line);
-        for (int32_t s = 0; s < words; ++s) panel[s * kRowPanel] = line[s];
-      } else {
-        for (int32_t s = 0; s < words; ++s) panel[s * kRowPanel] = 0;
+    alignas(64) uint32_t lines[kRowPanel][256];
+    for (int32_t row = 0; row < num_padded; row += kRowPanel) {
+      for (int i = 0; i < kRowPanel; ++i) {
+        if (row + i < num_rows) {
+          const float* q =
+              tile.q + (row + i) / tile.group * tile.q_stride + (row + i) % tile.group * head_dim;
+          Kv::store_query(q, head_dim, tile.scale, lines[i]);
+        } else {
+          for (int32_t s = 0; s < words; ++s) lines[i][s] = 0;
+        }
+      }
+      uint32_t* panel = tile.scratch.q + int64_t{row} * words;
+      for (int32_t s = 0; s < words; s += kLanes) {
+        typename Isa::I block[kLanes] = {};
+        for (int i = 0; i < kRowPanel; ++i) block[i] = Isa::load_words(lines[i] + s);
+        Isa::transpose(block);
+        for (int i = 0; i < kLanes && s + i < words; ++i) {
+          Isa::store_panel(panel + (s + i) * kRowPanel, block[i]);
+        }
       }
     }
     clear_sums(tile, num_padded);

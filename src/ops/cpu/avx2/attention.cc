@@ -72,6 +72,10 @@ struct Avx2 {
   static void store_words(uint32_t* x, I y) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(x), y);
   }
+  static void store_panel(uint32_t* x, I y) {
+    _mm256_maskstore_epi32(reinterpret_cast<int*>(x),
+                           _mm256_setr_epi32(-1, -1, -1, -1, -1, -1, 0, 0), y);
+  }
   static I broadcast_word(const uint32_t* x) {
     return _mm256_castps_si256(_mm256_broadcast_ss(reinterpret_cast<const float*>(x)));
   }

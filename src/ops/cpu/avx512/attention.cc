@@ -59,6 +59,9 @@ struct Avx512 {
 
   static I load_words(const uint32_t* x) { return _mm512_loadu_si512(x); }
   static void store_words(uint32_t* x, I y) { _mm512_storeu_si512(x, y); }
+  static void store_panel(uint32_t* x, I y) {
+    _mm512_mask_storeu_epi32(x, first_lanes(kRowPanel), y);
+  }
   static I broadcast_word(const uint32_t* x) { return _mm512_set1_epi32(static_cast<int>(*x)); }
 
   // rows[i][j] = rows[j][i]: pairs, quadruples, then 128-bit quarters change places.
