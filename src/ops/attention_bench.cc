@@ -1,0 +1,220 @@
+// attention_bench: attention at the shapes that matter against what this machine can do.
+//
+//   attention_bench [--threads N] [--isa avx2|avx512] [--repeats N] [--only prompt|decode] [--clock
+//   wall|cpu]
+//
+// Prompt rows are held against the rate of the instruction that multiplies BF16, decode rows
+// against plain reads over a buffer larger than the caches, both measured in the same run. Each
+// figure is the best of the repeats. On a machine that others use,
+// --threads 1 --clock cpu counts only the time that the thread ran.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <random>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "device/buffer.h"
+#include "device/cpu.h"
+#include "ops/bench_peaks.h"
+#include "ops/op_table.h"
+
+namespace {
+
+// Seconds of a clock that only goes forward.
+double now(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+struct Options {
+  int threads = device::num_physical_cores();
+  device::Isa isa = device::detect_isa();
+  int repeats = 7;
+  std::string_view only;  // "prompt", "decode" or empty for both
+  clockid_t clock = CLOCK_MONOTONIC;
+};
+
+struct Shape {
+  const char* name;
+  int32_t num_q_heads, num_kv_heads, head_dim, page_tokens;
+  core::DType type = core::DType::kBF16;
+};
+
+struct Case {
+  Shape shape;
+  core::RowKind kind;
+  int32_t context, rows, num_sequences;
+};
+
+device::Buffer allocate(int64_t bytes) {
+  auto buffer = device::Buffer::allocate(bytes, "benchmark");
+  CHECK(buffer.ok(), "{} bytes", bytes);
+  return std::move(buffer).value();
+}
+
+// Normal numbers. The upper half of a float is a bfloat16; read as half precision the same bits are
+// moderate too.
+void fill(const device::Buffer& buffer, core::DType type) {
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal;
+  std::vector<float> table(4093);
+  for (float& x : table) x = normal(random);
+  const auto drawn = [&](int64_t i) {
+    return table[static_cast<size_t>(i * 7 % std::ssize(table))];
+  };
+  if (type == core::DType::kF32) {
+    for (int64_t i = 0; i < buffer.size() / 4; ++i) buffer.as<float>()[i] = drawn(i);
+  } else {
+    for (int64_t i = 0; i < buffer.size() / 2; ++i) {
+      buffer.as<uint16_t>()[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(drawn(i)) >> 16);
+    }
+  }
+}
+
+// The sequences of a case, each computing its last rows, with pages at shuffled frames.
+class Bench {
+ public:
+  explicit Bench(const Case& c) : case_(c) {
+    kv_ = {.type = c.shape.type,
+           .page_tokens = c.shape.page_tokens,
+           .num_kv_heads = c.shape.num_kv_heads,
+           .head_dim = c.shape.head_dim};
+    kv_.head_stride_bytes = kv_.page_bytes();
+    kv_.frame_stride_bytes = kv_.page_bytes() * c.shape.num_kv_heads;
+    const int32_t pages = (c.context + c.shape.page_tokens - 1) / c.shape.page_tokens;
+    pool_ = allocate(kv_.frame_stride_bytes * pages * c.num_sequences);
+    kv_.base = pool_.data();
+    fill(pool_, c.shape.type);
+    for (int32_t i = 0; i < pages * c.num_sequences; ++i) frames_.push_back(core::BlockId{i});
+    std::shuffle(frames_.begin(), frames_.end(), std::mt19937(1));
+    for (int32_t i = 0; i < c.num_sequences; ++i) {
+      segments_.push_back({.kind = c.kind,
+                           .row_begin = i * c.rows,
+                           .row_end = (i + 1) * c.rows,
+                           .position_begin = c.context - c.rows,
+                           .frames = frames_.data() + int64_t{i} * pages});
+    }
+  }
+
+  double best_seconds(const Options& options, device::Stream& stream) const {
+    const ops::OpTable& table = ops::op_table(options.isa);
+    const int32_t rows = case_.rows * case_.num_sequences;
+    const bool decode = case_.kind == core::RowKind::kDecode;
+    const int64_t stride = int64_t{case_.shape.num_q_heads} * case_.shape.head_dim;
+    const device::Buffer q = allocate(stride * rows * 4), out = allocate(q.size());
+    fill(q, core::DType::kF32);
+    const device::Buffer workspace =
+        allocate(table.attention_workspace_bytes({.num_q_heads = case_.shape.num_q_heads,
+                                                  .num_kv_heads = case_.shape.num_kv_heads,
+                                                  .head_dim = case_.shape.head_dim,
+                                                  .page_tokens = case_.shape.page_tokens,
+                                                  .rows_max = decode ? 0 : rows,
+                                                  .decode_rows_max = decode ? rows : 0,
+                                                  .context_max = case_.context,
+                                                  .num_threads = options.threads}));
+    const ops::AttentionArgs args{
+        .kv = kv_,
+        .q = q.as<float>(),
+        .q_stride = stride,
+        .num_q_heads = case_.shape.num_q_heads,
+        .softmax_scale = 1.0f / std::sqrt(static_cast<float>(case_.shape.head_dim)),
+        .segments = segments_,
+        .out = out.as<float>(),
+        .out_stride = stride,
+        .workspace = {workspace.data(), static_cast<size_t>(workspace.size())}};
+    double best = 1e30;
+    for (int i = 0; i < options.repeats; ++i) {
+      const double start = now(options.clock);
+      table.attention(stream, args);
+      best = std::min(best, now(options.clock) - start);
+    }
+    return best;
+  }
+
+ private:
+  const Case& case_;
+  ops::KvLayer kv_;
+  device::Buffer pool_;
+  std::vector<core::BlockId> frames_;
+  std::vector<ops::AttentionSegment> segments_;
+};
+
+constexpr Shape kSmol = {"Hq 9 Hk 3 D 64", 9, 3, 64, 32};
+constexpr Shape kNeedle = {"Hq 8 Hk 2 D 128", 8, 2, 128, 32};
+constexpr Shape kNeedleF16 = {"the same, F16", 8, 2, 128, 32, core::DType::kF16};
+constexpr Shape kNeedleF32 = {"the same, F32", 8, 2, 128, 32, core::DType::kF32};
+constexpr auto kPrompt = core::RowKind::kPrompt;
+constexpr auto kDecode = core::RowKind::kDecode;
+
+constexpr Case kCases[] = {
+    {kSmol, kPrompt, 512, 512, 1},       {kSmol, kPrompt, 4096, 512, 1},
+    {kNeedle, kPrompt, 512, 512, 1},     {kNeedle, kPrompt, 8192, 512, 1},
+    {kNeedle, kPrompt, 32768, 512, 1},   {kNeedle, kPrompt, 8192, 64, 1},
+    {kNeedleF16, kPrompt, 8192, 512, 1}, {kNeedleF32, kPrompt, 8192, 512, 1},
+    {kSmol, kDecode, 256, 1, 1},         {kSmol, kDecode, 8192, 1, 1},
+    {kSmol, kDecode, 8192, 1, 8},        {kNeedle, kDecode, 8192, 1, 1},
+    {kNeedle, kDecode, 8192, 1, 8},      {kNeedle, kDecode, 32768, 1, 1},
+    {kNeedle, kDecode, 32768, 1, 8},     {kNeedleF16, kDecode, 8192, 1, 8},
+    {kNeedleF32, kDecode, 8192, 1, 8},
+};
+
+void print_case(const Case& c, double seconds, const ops::Peaks& peaks) {
+  // Keys seen by all rows of all sequences together.
+  const double row_keys = (c.context - (c.rows - 1) / 2.0) * c.rows * c.num_sequences;
+  const double gflops = 4 * row_keys * c.shape.num_q_heads * c.shape.head_dim / seconds * 1e-9;
+  const auto row_bytes = static_cast<double>(core::row_bytes(c.shape.type, c.shape.head_dim));
+  const double gbps =
+      2.0 * c.context * c.num_sequences * c.shape.num_kv_heads * row_bytes / seconds * 1e-9;
+  const bool decode = c.kind == kDecode;
+  std::printf("| %-16s | %s | %5d | %3d x %d | %9.1f | %6.0f | %5.1f | %3.0f %% |\n", c.shape.name,
+              decode ? "decode" : "prompt", c.context, c.num_sequences, c.rows, seconds * 1e6,
+              gflops, gbps, 100 * (decode ? gbps / peaks.read_gbps : gflops / peaks.bf16_gflops));
+}
+
+int parse_number(const char* text) {
+  return std::max(1, std::atoi(text));
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view name = argv[i], value = argv[i + 1];
+    if (name == "--threads") options.threads = parse_number(argv[i + 1]);
+    if (name == "--repeats") options.repeats = parse_number(argv[i + 1]);
+    if (name == "--only") options.only = value;
+    if (name == "--clock" && value == "cpu") options.clock = CLOCK_PROCESS_CPUTIME_ID;
+    if (name == "--isa") {
+      const auto isa = device::parse_isa(value);
+      CHECK(isa.ok(), "{}", isa.error().message);
+      options.isa = isa.value();
+    }
+  }
+  return options;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  base::ThreadPool pool(options.threads);
+  device::Stream stream(pool);
+  const ops::Peaks peaks = ops::measure_peaks(stream);
+  std::printf("%s, %d threads; bf16 dot products %.0f GFLOP/s, reads %.1f GB/s\n\n",
+              device::isa_name(options.isa), options.threads, peaks.bf16_gflops, peaks.read_gbps);
+  std::printf(
+      "| shape | rows | context | sequences x rows | us | GFLOP/s | GB/s | of the bound |\n");
+  std::printf("|---|---|---|---|---|---|---|---|\n");
+  for (const Case& c : kCases) {
+    if (!options.only.empty() && options.only != (c.kind == kDecode ? "decode" : "prompt"))
+      continue;
+    print_case(c, Bench(c).best_seconds(options, stream), peaks);
+  }
+  return 0;
+}
