@@ -152,6 +152,21 @@ TEST_P(TokenizerGolden, SameIdsAndTextBack) {
   EXPECT_EQ(digest(tokenizer->encode(mixed_text(), {.add_special = false})), golden["whole"]);
 }
 
+// Two megabytes that pre-tokenizers leave in one piece: they come back, and (merge_table_test
+// counts it) in n log n.
+TEST(TokenizerHostile, OnePieceOfTwoMegabytes) {
+  auto data = read_tokenizer_json(read_file(kTop / "models/longneedle/tokenizer.json"), {});
+  ASSERT_TRUE(data.ok()) << data.error().message;
+  auto tokenizer = Tokenizer::create(std::move(data).value());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  for (const std::string unit : {"a", " ", "aBaB", "!?"}) {
+    std::string text;
+    while (text.size() < (2u << 20)) text += unit;
+    const auto ids = (*tokenizer)->encode(text, {.add_special = false});
+    EXPECT_TRUE((*tokenizer)->decode(ids, false) == text) << unit;
+  }
+}
+
 std::string case_name(const testing::TestParamInfo<size_t>& info) {
   std::string name = golden_cases()[info.param]["name"];
   std::replace_if(name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
