@@ -11,6 +11,7 @@ import argparse
 import http.client
 import json
 import sys
+import threading
 import time
 import urllib.parse
 
@@ -49,19 +50,44 @@ def text_of(event):
     return choice["text"] if "text" in choice else choice["delta"].get("content") or ""
 
 
+class Waiting(threading.Thread):
+    """Shows on a terminal that the document is being read, second by second, until finish()."""
+
+    def __init__(self, shown):
+        super().__init__(daemon=True)
+        self.shown, self.done = shown, threading.Event()
+
+    def run(self):
+        started = time.monotonic()
+        while sys.stdout.isatty() and not self.done.wait(1):
+            print(f"\r{self.shown}(reading the document, {time.monotonic() - started:.0f} s)", end="", flush=True)
+
+    def finish(self):
+        if not self.done.is_set():
+            self.done.set()
+            self.join()
+            if sys.stdout.isatty():
+                print("\r\033[K" + self.shown, end="", flush=True)
+
+
 def ask(url, path, body):
     """Streams the answer to standard output; returns it with the usage and the times to the first and last token."""
     started = time.monotonic()
     answer, usage, first, last = "", {}, None, None
+    print("answer:   ", end="", flush=True)
+    waiting = Waiting("answer:   ")
+    waiting.start()
     body |= {"stream": True, "stream_options": {"include_usage": True}, "temperature": 0}
     for event in events(request(url, "POST", path, body)):
         usage = event.get("usage") or usage
         text = text_of(event)
         if text:
+            waiting.finish()
             last = time.monotonic() - started
             first = first or last
             answer += text
             print(text, end="", flush=True)
+    waiting.finish()
     print()
     return answer, usage, first, last
 
@@ -102,7 +128,6 @@ def main():
         parser.error("give a document and a question, or --needle")
     print(f"document: {source}, {characters} characters")
     print(f"question: {question}")
-    print("answer:   ", end="", flush=True)
     answer, usage, first, last = ask(arguments.url, path, body | {"model": model})
     if first is None:
         sys.exit("ask: the answer is empty")
