@@ -137,6 +137,10 @@ base::Result<std::unique_ptr<Tokenizer>> Tokenizer::create(TokenizerData data) {
     expand_spm(data);
   } else if (!data.pre.empty()) {
     RETURN_IF_ERROR(expand_named_pre_tokenizer(data));
+    // Some byte-level vocabularies lack bytes that never occur in text (SmolLM2: 0x04). GGUF names
+    // an unknown token all the same, often a control token: text must not become one, so such bytes
+    // are left out.
+    data.unk = -1;
   }
   add_tokens_of_kinds(data);
   cut_before_spaces(data);

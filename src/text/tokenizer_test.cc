@@ -105,6 +105,16 @@ TEST(ByteLevel, BytesThatAreNoTextAreKept) {
   EXPECT_EQ(tokenizer->decode(ids, true), bytes);
 }
 
+TEST(ByteLevel, BytesWithoutATokenAreLeftOutAndBecomeNoControlToken) {
+  TokenizerData data = byte_level_data();
+  data.tokens[4] = "other";
+  data.unk = 258;
+  EXPECT_THAT(made(data)->encode("ab\x04"
+                                 "ab",
+                                 kPlain),
+              ElementsAre(256, 256));
+}
+
 TEST(ByteLevel, IgnoreMergesTakesWholePieces) {
   TokenizerData data = byte_level_data();
   data.tokens.emplace_back("xyz");  // no merge leads here
