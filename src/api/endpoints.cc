@@ -134,6 +134,20 @@ http::Task<void> detokenize(Service& service, http::Exchange& exchange) {
   co_await answer_by_worker(service, exchange, std::move(job));
 }
 
+// Waits for the engine to come between two steps, so not on the I/O thread.
+http::Task<void> reset_prefix_cache(Service& service, http::Exchange& exchange) {
+  if (auto error = service.unavailable()) {
+    co_await respond_error(exchange, *std::move(error));
+    co_return;
+  }
+  std::function<std::variant<std::string, ApiError>(const std::string&)> job =
+      [&engine = service.engine()](const std::string&) {
+        engine.reset_prefix_cache();
+        return std::string("{}");
+      };
+  co_await answer_by_worker(service, exchange, std::move(job));
+}
+
 // Alive: the process answers and the engine's loop comes round. Loading is alive.
 http::Response health(Service& service) {
   if (service.loaded() && !service.engine_alive()) {
@@ -193,6 +207,8 @@ http::Router make_router(Service& service) {
       });
   add(router, service, "POST", "/tokenize", Access::kKeyed,
       [&service](http::Exchange& exchange) { return tokenize(service, exchange); });
+  add(router, service, "POST", "/reset_prefix_cache", Access::kKeyed,
+      [&service](http::Exchange& exchange) { return reset_prefix_cache(service, exchange); });
   add(router, service, "POST", "/detokenize", Access::kKeyed,
       [&service](http::Exchange& exchange) { return detokenize(service, exchange); });
   return router;

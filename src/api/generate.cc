@@ -184,6 +184,7 @@ http::Task<void> answer_whole(http::Exchange& exchange, Generation& generation,
   }
   http::Response response;
   if (const std::string* error = generation.error()) {
+    LOG_ERROR("a request failed in the engine: {}", *error);
     response = error_response({Problem::kInternal, *error});
   } else {
     response.body = writer.begin();
@@ -216,6 +217,7 @@ http::Task<void> answer_stream(Service& service, http::Exchange& exchange, Gener
     });
     const std::string* error = generation.error();
     if (error != nullptr) {
+      LOG_ERROR("a request failed in the engine: {}", *error);
       http::append_event(out, error_json({Problem::kInternal, *error}));
     } else if (generation.finished() && request.include_usage) {
       http::append_event(out, writer.usage_chunk(generation.usage()));

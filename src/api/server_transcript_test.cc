@@ -376,6 +376,12 @@ TEST(Paths, ModelsVersionAndMetrics) {
   EXPECT_NE(metrics.find("handler=\"/v1/completions\",status=\"200\"} 1"), std::string::npos);
 }
 
+TEST(Paths, PrefixCacheCanBeReset) {
+  TestServer server;
+  EXPECT_EQ(parsed(server.post("/reset_prefix_cache", "")), json::object());
+  EXPECT_EQ(server.engine().cache_resets, 1);
+}
+
 TEST(Paths, RequestIdIsEchoedOrMade) {
   TestServer server;
   const std::string given =

@@ -66,7 +66,7 @@ class FakeEngine final : public engine::Engine {
     changed_.notify_all();
   }
   void drain(int64_t) override {}
-  void reset_prefix_cache() override {}
+  void reset_prefix_cache() override { ++cache_resets; }
   core::EngineSnapshot snapshot() const override {
     core::EngineSnapshot s;
     s.requests_running = 1;
@@ -125,6 +125,7 @@ class FakeEngine final : public engine::Engine {
   std::string fails;                               // kFinished with kError after the reply
   std::atomic<bool> hold{false};
   std::atomic<bool> dead{false};
+  std::atomic<int> cache_resets{0};
 
  private:
   // The most likely tokens are 'A', 'B', ... with -0.5, -1.5, ...; the token itself has -0.25.
