@@ -22,7 +22,7 @@ struct TemplateLimits {
   int32_t depth = 200;                  // nesting of expressions, blocks, macro calls and values
   int64_t memory_bytes =
       512 << 20;  // of all values alive at one time, the context and the output included
-  int64_t work = 4'000'000'000;  // about a byte looked at or copied: a second or two
+  int64_t work = 2'000'000'000;  // about a byte looked at or copied: a few seconds at the worst
 };
 
 class ChatTemplate {

@@ -152,6 +152,13 @@ TEST(ChatTemplate, WorkIsBounded) {
                "work", context, small());
   expect_error("{% for i in range(9999) %}{% set x = s.split('b') %}{% endfor %}", Code::kTooLarge,
                "work", context, small());
+  // Walks over characters cost more than copies: charged as copies, these once took minutes at the
+  // default limits.
+  for (const char* walk :
+       {"s|upper", "s|title", "s|wordcount", "s.isalpha()", "s.splitlines()", "s.strip('ab')"}) {
+    expect_error(fmt::format("{{% for i in range(99) %}}{{% set x = {} %}}{{% endfor %}}", walk),
+                 Code::kTooLarge, "work", context, small());
+  }
   expect_error("{% for i in range(9999) %}{% set x = s == t %}{% endfor %}", Code::kTooLarge,
                "work", {{"s", std::string(100'000, 'a')}, {"t", std::string(100'000, 'a')}},
                small());

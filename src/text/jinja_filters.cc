@@ -61,6 +61,8 @@ Answer filter_string(Runtime& runtime, const Value& self, const Args&) {
 template <std::string (*Map)(std::string_view)>
 Answer filter_map_text(Runtime& runtime, const Value& self, const Args&) {
   ASSIGN_OR_RETURN(const std::string text, to_text(runtime.meter, self));
+  RETURN_IF_ERROR(spend_chars(runtime, text));
+  RETURN_IF_ERROR(spend_chars(runtime, text));
   return make_string(&runtime.meter, Map(text), is_markup(self));
 }
 
@@ -91,7 +93,9 @@ Answer filter_trim(Runtime& runtime, const Value& self, const Args& args) {
     RETURN_IF_ERROR(
         spend(runtime.meter, static_cast<int64_t>(text.size() * (chars->size() / 16 + 1))));
   }
-  return make_string(&runtime.meter, std::string(strip(text, Side::kBoth, chars)), is_markup(self));
+  const std::string_view kept = strip(text, Side::kBoth, chars);
+  RETURN_IF_ERROR(spend(runtime.meter, static_cast<int64_t>(text.size() - kept.size()) * 12));
+  return make_string(&runtime.meter, std::string(kept), is_markup(self));
 }
 
 Answer filter_replace(Runtime& runtime, const Value& self, const Args& args) {
@@ -136,6 +140,7 @@ Answer filter_indent(Runtime& runtime, const Value& self, const Args& args) {
     pad.assign(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
   }
   const std::string text = std::string(self.text()) + "\n";
+  RETURN_IF_ERROR(spend_chars(runtime, text));
   Builder out(runtime.meter);
   if (a.flag(1, false)) out.add(pad);
   bool first = true;
@@ -322,6 +327,7 @@ Answer filter_truncate(Runtime& runtime, const Value& self, const Args& args) {
 
 Answer filter_wordcount(Runtime& runtime, const Value& self, const Args&) {
   ASSIGN_OR_RETURN(const std::string text, to_text(runtime.meter, self));
+  RETURN_IF_ERROR(spend_chars(runtime, text));
   int64_t words = 0;
   bool inside = false;
   for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(char_size(rest))) {

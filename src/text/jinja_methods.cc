@@ -37,7 +37,8 @@ Answer split_with(Runtime& runtime, const Value& self, const Args& args, bool fr
     ASSIGN_OR_RETURN(separator, a.text(0, ""));
     if (separator->empty()) return base::error(Code::kInvalidArgument, "split: empty separator");
   }
-  RETURN_IF_ERROR(spend(runtime.meter, static_cast<int64_t>(self.text().size()) * 2));
+  RETURN_IF_ERROR(
+      spend(runtime.meter, static_cast<int64_t>(self.text().size()) * (separator ? 2 : 12)));
   return text_list(runtime, from_right ? rsplit(self.text(), separator, max)
                                        : split(self.text(), separator, max));
 }
@@ -60,7 +61,7 @@ Answer strip_side(Runtime& runtime, const Value& self, const Args& args, Side si
   // Each character dropped was looked up among `chars`.
   const auto dropped = static_cast<int64_t>(self.text().size() - kept.size());
   RETURN_IF_ERROR(
-      spend(runtime.meter, dropped * static_cast<int64_t>(chars ? chars->size() / 16 + 1 : 1)));
+      spend(runtime.meter, dropped * static_cast<int64_t>(chars ? chars->size() / 8 + 12 : 12)));
   return make_string(&runtime.meter, std::string(kept), self.string().markup);
 }
 
@@ -75,17 +76,22 @@ Answer str_rstrip(Runtime& runtime, const Value& self, const Args& args) {
 }
 
 Answer str_upper(Runtime& runtime, const Value& self, const Args&) {
+  RETURN_IF_ERROR(spend_chars(runtime, self.text()));
   return make_string(&runtime.meter, upper(self.text()));
 }
 Answer str_lower(Runtime& runtime, const Value& self, const Args&) {
+  RETURN_IF_ERROR(spend_chars(runtime, self.text()));
   return make_string(&runtime.meter, lower(self.text()));
 }
 Answer str_capitalize(Runtime& runtime, const Value& self, const Args&) {
+  RETURN_IF_ERROR(spend_chars(runtime, self.text()));
   return make_string(&runtime.meter, capitalize(self.text()));
 }
 
 // str.title: a capital starts each run of letters.
 Answer str_title(Runtime& runtime, const Value& self, const Args&) {
+  RETURN_IF_ERROR(spend_chars(runtime, self.text()));
+  RETURN_IF_ERROR(spend_chars(runtime, self.text()));
   std::string result;
   bool in_word = false;
   for (std::string_view rest = self.text(); !rest.empty(); rest.remove_prefix(char_size(rest))) {
@@ -218,6 +224,7 @@ Answer str_splitlines(Runtime& runtime, const Value& self, const Args& args) {
   ASSIGN_OR_RETURN(const Bound a, Bound::match("splitlines", args, {"keepends"}));
   if (a.flag(0, false))
     return base::error(Code::kUnsupported, "splitlines(keepends=True) is not supported");
+  RETURN_IF_ERROR(spend_chars(runtime, self.text()));
   return text_list(runtime, split_lines(self.text()));
 }
 
@@ -240,7 +247,7 @@ Answer str_removesuffix(Runtime& runtime, const Value& self, const Args& args) {
 
 template <bool (*Is)(uint32_t)>
 Answer str_all(Runtime& runtime, const Value& self, const Args&) {
-  RETURN_IF_ERROR(spend(runtime.meter, static_cast<int64_t>(self.text().size())));
+  RETURN_IF_ERROR(spend_chars(runtime, self.text()));
   std::string_view rest = self.text();
   if (rest.empty()) return Value::boolean(false);
   for (; !rest.empty(); rest.remove_prefix(char_size(rest))) {
@@ -252,7 +259,7 @@ Answer str_all(Runtime& runtime, const Value& self, const Args&) {
 // isupper and islower: there is a cased letter and none of the other case.
 template <bool (*Is)(uint32_t), bool (*Other)(uint32_t)>
 Answer str_cased(Runtime& runtime, const Value& self, const Args&) {
-  RETURN_IF_ERROR(spend(runtime.meter, static_cast<int64_t>(self.text().size())));
+  RETURN_IF_ERROR(spend_chars(runtime, self.text()));
   bool found = false;
   for (std::string_view rest = self.text(); !rest.empty(); rest.remove_prefix(char_size(rest))) {
     if (Other(first_char(rest))) return Value::boolean(false);

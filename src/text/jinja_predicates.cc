@@ -45,6 +45,7 @@ Answer is_callable(Runtime&, const Value& self, const Args&) {
 template <bool (*Is)(uint32_t), bool (*Other)(uint32_t)>
 Answer is_cased(Runtime& runtime, const Value& self, const Args&) {
   ASSIGN_OR_RETURN(const std::string text, to_text(runtime.meter, self));
+  RETURN_IF_ERROR(spend_chars(runtime, text));
   bool found = false;
   for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(char_size(rest))) {
     if (Other(first_char(rest))) return Value::boolean(false);

@@ -119,7 +119,7 @@ base::Result<void> add_value(Meter& meter, Builder& out, const Value& value, int
       out.add(float_repr(value.as_real()));
       return {};
     case Kind::kString:
-      RETURN_IF_ERROR(spend(meter, static_cast<int64_t>(value.text().size())));
+      RETURN_IF_ERROR(spend(meter, static_cast<int64_t>(value.text().size()) * 12));
       if (value.string().markup) out.add("Markup(");
       add_repr(out, value.text());
       if (value.string().markup) out.add(')');

@@ -109,6 +109,7 @@ Answer sort_key(Runtime& runtime, const Value& item, const Value* attribute, boo
     ASSIGN_OR_RETURN(key, get_path(runtime, item, *attribute));
   }
   if (case_sensitive || !key.is_string()) return key;
+  RETURN_IF_ERROR(spend_chars(runtime, key.text()));
   return make_string(&runtime.meter, lower(key.text()));
 }
 
