@@ -86,84 +86,80 @@ void prepare(const LinearKernels& kernels, device::Stream& stream, const LinearA
   }
 }
 
-// The panels of all outputs that read one kind of activations, as one list of units: `unit_panels`
-// consecutive panels of one output (fewer at its end).
-class Units {
+LinearJob job_of(const LinearOutput& output) {
+  LinearJob job;
+  const PackedMatrix& w = *output.weight;
+  job.layout = panel_layout(w.source, w.rows, w.cols);
+  job.panels = w.data.data();
+  job.outputs = w.rows;
+  job.bias = output.bias;
+  job.y = output.y;
+  job.y_stride = output.y_stride;
+  job.accumulate = output.accumulate;
+  return job;
+}
+
+// The panels of all outputs that read one kind of activations, as one list.
+class PanelList {
  public:
-  Units(const LinearKernels& kernels, const LinearArgs& args, ActivationKind kind,
-        int64_t unit_panels)
-      : kernels_(kernels), args_(args), kind_(kind), unit_panels_(unit_panels) {
-    for (const LinearOutput& output : args_.outputs) count_ += units_of(output);
+  PanelList(const LinearKernels& kernels, const LinearArgs& args, ActivationKind kind)
+      : kernels_(kernels), args_(args), kind_(kind) {
+    for (const LinearOutput& output : args_.outputs) count_ += panels_of(output);
   }
   int64_t count() const { return count_; }
 
-  // Runs units [begin, end) for the given tiles.
+  // Runs panels [begin, end) of the list for the tiles of `range`.
   void run(const Activations& x, int64_t begin, int64_t end, LinearRange range) const {
-    int64_t first = 0;  // unit at which the output starts
+    int64_t first = 0;  // panel of the list at which the output starts
     for (const LinearOutput& output : args_.outputs) {
-      const int64_t units = units_of(output);
-      const int64_t from = std::max(begin, first) - first,
-                    to = std::min(end, first + units) - first;
-      first += units;
-      if (from >= to) continue;
-      const LinearJob job = job_of(output);
-      const int64_t panel_end = std::min(to * unit_panels_, job.layout.num_panels);
-      for (int64_t panel = from * unit_panels_; panel < panel_end; panel += kRangePanels) {
-        range.panel_begin = panel;
-        range.panel_end = std::min<int64_t>(panel + kRangePanels, panel_end);
-        kernels_.run(job, x, range);
-      }
+      const int64_t panels = panels_of(output);
+      range.panel_begin = std::max(begin, first) - first;
+      range.panel_end = std::min(end, first + panels) - first;
+      first += panels;
+      if (range.panel_begin < range.panel_end) kernels_.run(job_of(output), x, range);
     }
   }
 
  private:
-  int64_t units_of(const LinearOutput& output) const {
+  int64_t panels_of(const LinearOutput& output) const {
     if (kind_of(kernels_, output.weight->layout) != kind_) return 0;
-    return divide_up(divide_up(output.weight->rows, kPanelRows), unit_panels_);
-  }
-  static LinearJob job_of(const LinearOutput& output) {
-    LinearJob job;
-    const PackedMatrix& w = *output.weight;
-    job.layout = panel_layout(w.source, w.rows, w.cols);
-    job.panels = w.data.data();
-    job.outputs = w.rows;
-    job.bias = output.bias;
-    job.y = output.y;
-    job.y_stride = output.y_stride;
-    job.accumulate = output.accumulate;
-    return job;
+    return divide_up(output.weight->rows, kPanelRows);
   }
 
   const LinearKernels& kernels_;
   const LinearArgs& args_;
   ActivationKind kind_;
-  int64_t unit_panels_;
   int64_t count_ = 0;
 };
 
-// Few rows: bound by reading panels, so a thread takes runs of neighbouring panels. Several runs a
-// thread even out what the machine does beside us.
-void run_few_rows(const LinearKernels& kernels, device::Stream& stream, const LinearArgs& args,
-                  const Activations& x) {
-  constexpr int64_t kRunsPerThread = 4;
-  const Units units(kernels, args, x.kind, 1);
-  const int64_t run = divide_up(units.count(), kRunsPerThread * stream.pool().num_threads());
-  stream.pool().parallel_for(
-      divide_up(units.count(), std::max<int64_t>(run, 1)), [&](int64_t i, int) {
-        units.run(x, i * run, std::min((i + 1) * run, units.count()), {0, 0, 0, x.num_tiles});
-      });
-}
+// Activations that a thread keeps in its L2 cache (1 MiB on the processors we know) while panels
+// stream past.
+constexpr int64_t kRangeBytes = 384 << 10;
+// Pieces for each thread. More of them even out what the machine does beside us; fewer restart the
+// prefetched stream of weights less often.
+constexpr int64_t kFewRowsPieces = 3;
+constexpr int64_t kManyRowsPieces = 8;
 
-// Many rows: a thread takes a few panels and up to kRangeRows rows, which its L2 cache holds.
-void run_many_rows(const LinearKernels& kernels, device::Stream& stream, const LinearArgs& args,
-                   const Activations& x) {
-  const Units units(kernels, args, x.kind, kRangePanels);
-  const int64_t row_ranges = divide_up(x.num_tiles, kRangeRows / kernels.tile_rows);
-  const int64_t tiles = divide_up(x.num_tiles, row_ranges);
-  stream.pool().parallel_for(row_ranges * units.count(), [&](int64_t i, int) {
-    const int64_t begin = i / units.count() * tiles, unit = i % units.count();
-    const int64_t end = std::min(begin + tiles, x.num_tiles);
-    if (begin < end) units.run(x, unit, unit + 1, {0, 0, begin, end});
+// A piece is a run of neighbouring panels for a range of tiles.
+void run_pieces(const LinearKernels& kernels, device::Stream& stream, const LinearArgs& args,
+                const Activations& x) {
+  const PanelList panels(kernels, args, x.kind);
+  const int64_t row_bytes = x.cols * (x.kind == ActivationKind::kFloat32 ? 4 : 2);
+  const int64_t tiles_max = std::max<int64_t>(1, kRangeBytes / (row_bytes * kernels.tile_rows));
+  const int64_t ranges = divide_up(x.num_tiles, tiles_max);
+  const int64_t tiles = divide_up(x.num_tiles, ranges);
+  const int64_t pieces =
+      stream.pool().num_threads() * (x.num_tiles == 1 ? kFewRowsPieces : kManyRowsPieces);
+  const int64_t run = divide_up(panels.count(), divide_up(pieces, ranges));
+  const int64_t runs = divide_up(panels.count(), std::max<int64_t>(run, 1));
+  stream.pool().parallel_for(ranges * runs, [&](int64_t i, int) {
+    LinearRange range;
+    range.tile_begin = i / runs * tiles;
+    range.tile_end = std::min(range.tile_begin + tiles, x.num_tiles);
+    const int64_t begin = i % runs * run;
+    if (range.tile_begin < range.tile_end) {
+      panels.run(x, begin, std::min(begin + run, panels.count()), range);
+    }
   });
 }
 
@@ -190,11 +186,7 @@ void run_linear(const LinearKernels& kernels, device::Stream& stream, const Line
     if (!wanted) continue;
     const Activations x = place_activations(kernels, kind, args, cols);
     prepare(kernels, stream, args, x);
-    if (x.num_tiles <= kernels.direct_tiles) {
-      run_few_rows(kernels, stream, args, x);
-    } else {
-      run_many_rows(kernels, stream, args, x);
-    }
+    run_pieces(kernels, stream, args, x);
   }
 }
 

@@ -55,12 +55,8 @@ struct LinearRange {
   int64_t tile_begin = 0, tile_end = 0;
 };
 
-constexpr int kRangePanels = 4;  // panels of a range with more rows than a tile, at most
-constexpr int kRangeRows = 132;  // rows of a range at most: eleven tiles of twelve
-
 struct LinearKernels {
-  int tile_rows = 0;         // rows of the largest tile
-  int64_t direct_tiles = 0;  // up to this many tiles run over the packed weights directly
+  int tile_rows = 0;                                               // rows of the largest tile
   ActivationKind bfloat16_activations = ActivationKind::kFloat32;  // what kBFloat16 weights want
   // Fills tile `tile` of `out` from the rows at x.
   void (*prepare_tile)(const float* x, int64_t x_stride, int64_t tile,

@@ -6,14 +6,12 @@
 //                sum = fma(min_w, sum_x, sum)                            where the format has
 //                minima
 //   float      for each column: sum = fma(w, x, sum); with vpdpbf16ps for each pair
-// then + bias, then + what y held. Integer dots are exact in any order, so the two ways below and
-// every tile shape and instruction set give the same bits (vpdpbf16ps aside: BF16 weights on
-// AVX-512).
+// then + bias, then + what y held. Integer dots are exact in any order, so every tile shape and
+// instruction set gives the same bits (vpdpbf16ps aside: BF16 weights on AVX-512).
 //
-//   direct    weights are unpacked in registers for up to a tile's rows: one pass over memory, for
-//             decode. Bound by reading the panels.
-//   unpacked  a few panels are widened to i16 and f32 scales in the L2 cache once and all tiles of
-//             the range run over them, for prompts. Bound by the dot products.
+// Weights are unpacked in registers for a tile of rows: bound by reading the panels for few rows,
+// by the dot products for many. Widening panels to i16 in the L2 cache once for all tiles of a
+// prompt was measured and gained nothing (docs/ops/linear.md).
 //
 // Everything is in an anonymous namespace: see the rule in ops/cpu/panel.h.
 #pragma once
@@ -180,7 +178,7 @@ void write_outputs(const LinearJob& job, int64_t panel, int64_t row, typename S:
   }
 }
 
-// ---- direct: one tile, weights unpacked in registers ----
+// ---- quantised types ----
 
 // Panels are one stream of bytes, and lines are fetched this far ahead of their use: the hardware's
 // own prefetcher left a core at 13 GB/s of the 41 it can read, 1 KiB ahead gave 35, 8 KiB 44
@@ -190,9 +188,9 @@ constexpr int64_t kPrefetchBytes = 8192;
 // Adds block `b` of a group to the sums of R rows. `words`, `scales`, `x_sums` and `offsets` are
 // the block's in the tile.
 template <class S, PanelFormat F, int R>
-UNROLLED inline void direct_block(const std::byte* header, const std::byte* quants, int64_t b,
-                                  const uint32_t* words, const float* scales, const float* x_sums,
-                                  const int32_t* offsets, typename S::Floats (&sum)[R]) {
+UNROLLED inline void int_block(const std::byte* header, const std::byte* quants, int64_t b,
+                               const uint32_t* words, const float* scales, const float* x_sums,
+                               const int32_t* offsets, typename S::Floats (&sum)[R]) {
   const BlockScale<S> scale = block_scale<S, F>(header, b);
   typename S::Ints dots[R];
   const auto fold = [&](typename S::Floats factor) UNROLLED {
@@ -224,8 +222,8 @@ UNROLLED inline void direct_block(const std::byte* header, const std::byte* quan
 }
 
 template <class S, PanelFormat F, int R>
-[[gnu::noinline]] void direct_tile(const LinearJob& job, int64_t panel, const Activations& x,
-                                   int64_t first_row) {
+[[gnu::noinline]] void int_tile(const LinearJob& job, int64_t panel, const Activations& x,
+                                int64_t first_row) {
   constexpr int kBlockLines =
       static_cast<int>(group_bytes(F, kGroupBlocks) / kGroupBlocks + 63) / 64;
   const std::byte* group = job.panels + panel * job.layout.panel_bytes;
@@ -240,8 +238,8 @@ template <class S, PanelFormat F, int R>
     const std::byte* ahead = group + kPrefetchBytes;
     for (int64_t b = 0; b < blocks; ++b) {
       unroll<kBlockLines>([&](auto line) UNROLLED { S::prefetch(ahead + 64 * line); });
-      direct_block<S, F, R>(group, quants, b, words, x.scales + meta, x.sums + meta,
-                            x.offsets + meta, sum);
+      int_block<S, F, R>(group, quants, b, words, x.scales + meta, x.sums + meta, x.offsets + meta,
+                         sum);
       ahead += group_bytes(F, kGroupBlocks) / kGroupBlocks;
       quants += quant_block_bytes(F);
       words += kBlockColumns / 2 * R;
@@ -253,174 +251,18 @@ template <class S, PanelFormat F, int R>
 }
 
 template <class S, PanelFormat F, int R = S::kTileRows>
-void direct_rows(const LinearJob& job, int64_t panel, const Activations& x, const Tile& t) {
-  if (t.rows == R) return direct_tile<S, F, R>(job, panel, x, t.first);
-  if constexpr (R > 1) direct_rows<S, F, R - 1>(job, panel, x, t);
+void int_rows(const LinearJob& job, int64_t panel, const Activations& x, const Tile& t) {
+  if (t.rows == R) return int_tile<S, F, R>(job, panel, x, t.first);
+  if constexpr (R > 1) int_rows<S, F, R - 1>(job, panel, x, t);
 }
 
 template <class S, PanelFormat F>
-void run_direct(const LinearJob& job, const Activations& x, const LinearRange& range) {
+void run_int(const LinearJob& job, const Activations& x, const LinearRange& range) {
   for (int64_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
     for (int64_t tile = range.tile_begin; tile < range.tile_end; ++tile) {
-      direct_rows<S, F>(job, panel, x, tile_at(x, tile));
+      int_rows<S, F>(job, panel, x, tile_at(x, tile));
     }
   }
-}
-
-// ---- unpacked: panels widened once for many tiles ----
-
-// Columns unpacked at a time: 16 KiB of i16 a panel, so that a group of four and the range's
-// activations stay in a 1 MiB L2 cache, and a tile's activations (12 KiB) in the L1.
-constexpr int kChunkColumns = 512;
-
-struct UnpackedPanel {
-  alignas(64) uint32_t pairs[kChunkColumns / 2][kPanelRows];
-  float scales[kChunkColumns / 16][kPanelRows];  // one for each 32 columns, or for each 16
-  float mins[kChunkColumns / kBlockColumns][kPanelRows];
-};
-
-// Sums of a range between two chunks of columns.
-struct RangeSums {
-  alignas(64) float rows[kRangeRows][kRangePanels * kPanelRows];
-};
-
-// Widens `blocks` blocks of one group, to the blocks from `first` on of `out`.
-template <class S, PanelFormat F>
-void unpack_group(const std::byte* group, int64_t blocks, int64_t first, UnpackedPanel& out) {
-  const std::byte* quants = group + group_header_bytes(F, blocks);
-  for (int64_t b = 0; b < blocks; ++b) {
-    const BlockScale<S> scale = block_scale<S, F>(group, b);
-    const int64_t to = first + b;
-    if constexpr (F == PanelFormat::kInt8Sub16) {
-      S::store(out.scales[2 * to], scale.first);
-      S::store(out.scales[2 * to + 1], scale.second);
-    } else {
-      S::store(out.scales[to], scale.first);
-      if (has_min(F)) S::store(out.mins[to], scale.min);
-    }
-    unroll<4>([&](auto octet) UNROLLED {
-      typename S::Ints w[4];
-      load_octet<S, F>(quants + octet * kOctetBytes<F>, w);
-      unroll<4>([&](auto j) UNROLLED {
-        S::store_ints(out.pairs[to * 16 + octet * 4 + j],
-                      F == PanelFormat::kInt4 ? S::sub_pairs(w[j], 8) : w[j]);
-      });
-    });
-    quants += quant_block_bytes(F);
-  }
-}
-
-// Widens `num_blocks` blocks of 32 columns of a panel from block `block`, the first of a group, on.
-template <class S, PanelFormat F>
-void unpack(const LinearJob& job, int64_t panel, int64_t block, int64_t num_blocks,
-            UnpackedPanel& out) {
-  const std::byte* group = job.panels + panel * job.layout.panel_bytes +
-                           block / kGroupBlocks * group_bytes(F, kGroupBlocks);
-  for (int64_t done = 0; done < num_blocks; done += kGroupBlocks) {
-    const int64_t left = num_blocks - done;
-    const int64_t blocks = left < kGroupBlocks ? left : kGroupBlocks;
-    const int64_t bytes = group_bytes(F, blocks);
-    for (int64_t line = 0; line < bytes; line += 64) S::prefetch(group + bytes + line);
-    unpack_group<S, F>(group, blocks, done, out);
-    group += bytes;
-  }
-}
-
-// Adds blocks [block, block + num_blocks) of a tile's rows to its sums, for S::kTilePanels panels.
-template <class S, bool kMin, int kBlockPairs, int R>
-[[gnu::noinline]] void unpacked_tile(const UnpackedPanel* panels, const Activations& x,
-                                     int64_t first_row, int64_t block, int64_t num_blocks,
-                                     float* sums) {
-  constexpr int P = S::kTilePanels;
-  constexpr int kParts = kBlockColumns / 2 / kBlockPairs;  // 2 in kInt8Sub16
-  const int64_t meta = first_row * (x.cols / kBlockColumns) + block * R;
-  const uint32_t* words = x.words + first_row * (x.cols / 2) + block * (kBlockColumns / 2) * R;
-  const float* x_scales = x.scales + meta;
-  const float* x_sums = x.sums + meta;
-  for (int64_t b = 0; b < num_blocks * kParts; ++b) {
-    typename S::Ints dots[R * P];
-    unroll<R * P>([&](auto i) UNROLLED { dots[i] = S::zero_ints(); });
-    unroll<kBlockPairs>([&](auto pair) UNROLLED {
-      typename S::Ints w[P];
-      unroll<P>([&](auto p)
-                    UNROLLED { w[p] = S::load_ints(panels[p].pairs[b * kBlockPairs + pair]); });
-      unroll<R>([&](auto r) UNROLLED {
-        const typename S::Pair v = S::broadcast_pair(words + pair * R + r);
-        unroll<P>([&](auto p) UNROLLED { dots[r * P + p] = S::dot(dots[r * P + p], w[p], v); });
-      });
-    });
-    words += kBlockPairs * R;
-    const int64_t at = b / kParts * R;
-    unroll<P>([&](auto p) UNROLLED {
-      const typename S::Floats scale = S::load(panels[p].scales[b]);
-      unroll<R>([&](auto r) UNROLLED {
-        float* out = sums + r * kRangePanels * kPanelRows + p * kPanelRows;
-        typename S::Floats sum =
-            S::fma(S::to_floats(dots[r * P + p]), S::scale(scale, S::broadcast(x_scales + at + r)),
-                   S::load(out));
-        if constexpr (kMin) {
-          sum = S::fma_scalar(S::load(panels[p].mins[b]), S::broadcast(x_sums + at + r), sum);
-        }
-        S::store(out, sum);
-      });
-    });
-    // The sums stay in memory: GCC would carry them in registers that the dots need.
-    asm volatile("" ::: "memory");
-  }
-}
-
-template <class S, bool kMin, int kBlockPairs, int R = S::kTileRows>
-void unpacked_rows(const UnpackedPanel* panels, const Activations& x, const Tile& t, int64_t block,
-                   int64_t num_blocks, float* sums) {
-  if (t.rows == R) {
-    return unpacked_tile<S, kMin, kBlockPairs, R>(panels, x, t.first, block, num_blocks, sums);
-  }
-  if constexpr (R > 1)
-    unpacked_rows<S, kMin, kBlockPairs, R - 1>(panels, x, t, block, num_blocks, sums);
-}
-
-template <class S>
-void write_range(const LinearJob& job, const LinearRange& range, int64_t first_row, int64_t end_row,
-                 const RangeSums& sums) {
-  for (int64_t row = first_row; row < end_row; ++row) {
-    const float* in = sums.rows[row - first_row];
-    for (int64_t panel = range.panel_begin; panel < range.panel_end; ++panel, in += kPanelRows) {
-      write_outputs<S>(job, panel, row, S::load(in));
-    }
-  }
-}
-
-// REQUIRES: the range is at most kRangePanels panels by kRangeRows rows.
-template <class S, PanelFormat F>
-void run_unpacked(const LinearJob& job, const Activations& x, const LinearRange& range) {
-  constexpr int kBlockPairs = F == PanelFormat::kInt8Sub16 ? 8 : 16;
-  constexpr int64_t kChunkBlocks = kChunkColumns / kBlockColumns;
-  const int64_t first_row = tile_at(x, range.tile_begin).first;
-  const Tile last = tile_at(x, range.tile_end - 1);
-  const int64_t end_row = last.first + last.rows;
-  const int64_t num_panels = range.panel_end - range.panel_begin;
-  const int64_t num_blocks = x.cols / kBlockColumns;
-  UnpackedPanel panels[kRangePanels];
-  RangeSums sums;
-  // Tiles run over S::kTilePanels panels at a time; where the count is not a multiple, the last
-  // ones hold zeros and their sums are dropped.
-  for (int64_t p = num_panels; p < kRangePanels; ++p)
-    __builtin_memset(&panels[p], 0, sizeof panels[p]);
-  __builtin_memset(&sums, 0, static_cast<size_t>(end_row - first_row) * sizeof sums.rows[0]);
-  for (int64_t block = 0; block < num_blocks; block += kChunkBlocks) {
-    const int64_t count = num_blocks - block < kChunkBlocks ? num_blocks - block : kChunkBlocks;
-    for (int64_t p = 0; p < num_panels; ++p) {
-      unpack<S, F>(job, range.panel_begin + p, block, count, panels[p]);
-    }
-    for (int64_t tile = range.tile_begin; tile < range.tile_end; ++tile) {
-      const Tile t = tile_at(x, tile);
-      for (int64_t p = 0; p < num_panels; p += S::kTilePanels) {
-        unpacked_rows<S, has_min(F), kBlockPairs>(&panels[p], x, t, block, count,
-                                                  &sums.rows[t.first - first_row][p * kPanelRows]);
-      }
-    }
-  }
-  write_range<S>(job, range, first_row, end_row, sums);
 }
 
 // ---- plain types ----
@@ -437,102 +279,66 @@ typename S::Floats load_plain(const std::byte* w) {
   return S::load(reinterpret_cast<const float*>(w));
 }
 
-// One step for R rows by P panels. `x` points at the step's activations of the tile.
-template <class S, PanelFormat F, int R, int P>
-UNROLLED inline void float_step(const std::byte* const (&weights)[P], int64_t step, const void* x,
-                                typename S::Floats (&sum)[R * P]) {
-  const uint32_t* words = static_cast<const uint32_t*>(x);
-  const float* floats = static_cast<const float*>(x);
-  unroll<P>([&](auto p) UNROLLED {
-    const std::byte* w = weights[p] + step * kStepBytes<F>;
-    if constexpr (F == PanelFormat::kBFloat16 && S::kBFloat16Dot) {
-      const typename S::Ints pairs = S::load_ints(w);
-      unroll<R>([&](auto r) UNROLLED {
-        sum[r * P + p] = S::dot_bfloat16(sum[r * P + p], pairs, S::broadcast_pair(words + r));
-      });
-    } else if constexpr (F == PanelFormat::kBFloat16) {
-      const typename S::Ints pairs = S::load_ints(w);
-      const typename S::Floats even_w = S::even_bfloat16(pairs), odd_w = S::odd_bfloat16(pairs);
-      unroll<R>([&](auto r) UNROLLED {
-        sum[r * P + p] = S::fma_scalar(even_w, S::broadcast(floats + r), sum[r * P + p]);
-        sum[r * P + p] = S::fma_scalar(odd_w, S::broadcast(floats + R + r), sum[r * P + p]);
-      });
-    } else {
-      const typename S::Floats v = load_plain<S, F>(w);
-      unroll<R>([&](auto r) UNROLLED {
-        sum[r * P + p] = S::fma_scalar(v, S::broadcast(floats + r), sum[r * P + p]);
-      });
-    }
-  });
+// One step of a panel for R rows. `x` points at the step's activations of the tile.
+template <class S, PanelFormat F, int R>
+UNROLLED inline void float_step(const std::byte* weights, const uint32_t* x,
+                                typename S::Floats (&sum)[R]) {
+  const float* floats = reinterpret_cast<const float*>(x);
+  if constexpr (F == PanelFormat::kBFloat16 && S::kBFloat16Dot) {
+    const typename S::Ints pairs = S::load_ints(weights);
+    unroll<R>([&](auto r)
+                  UNROLLED { sum[r] = S::dot_bfloat16(sum[r], pairs, S::broadcast_pair(x + r)); });
+  } else if constexpr (F == PanelFormat::kBFloat16) {
+    const typename S::Ints pairs = S::load_ints(weights);
+    const typename S::Floats even_w = S::even_bfloat16(pairs), odd_w = S::odd_bfloat16(pairs);
+    unroll<R>([&](auto r) UNROLLED {
+      sum[r] = S::fma_scalar(even_w, S::broadcast(floats + r), sum[r]);
+      sum[r] = S::fma_scalar(odd_w, S::broadcast(floats + R + r), sum[r]);
+    });
+  } else {
+    const typename S::Floats w = load_plain<S, F>(weights);
+    unroll<R>([&](auto r)
+                  UNROLLED { sum[r] = S::fma_scalar(w, S::broadcast(floats + r), sum[r]); });
+  }
 }
 
-// Adds steps [begin, end) to the sums of a tile for P panels from `panel` on.
-template <class S, PanelFormat F, int R, int P>
+template <class S, PanelFormat F, int R>
 [[gnu::noinline]] void float_tile(const LinearJob& job, int64_t panel, const Activations& x,
-                                  int64_t first_row, int64_t begin, int64_t end, float* sums) {
+                                  int64_t first_row) {
   constexpr bool kWords = F == PanelFormat::kBFloat16 && S::kBFloat16Dot;
   constexpr int kStepValues = (kWords ? 1 : kStepColumns<F>)*R;
+  const int64_t num_steps = (x.cols + kStepColumns<F> - 1) / kStepColumns<F>;
   const uint32_t* values =
       kWords ? x.words + first_row * (even(x.cols) / 2)
-             : reinterpret_cast<const uint32_t*>(x.floats) + first_row * even(x.cols);
-  const std::byte* weights[P];
-  unroll<P>([&](auto p)
-                UNROLLED { weights[p] = job.panels + (panel + p) * job.layout.panel_bytes; });
-  const auto at = [&](auto i) UNROLLED {
-    return sums + i / P * kRangePanels * kPanelRows + i % P * kPanelRows;
-  };
-  typename S::Floats sum[R * P];
-  unroll<R * P>([&](auto i) UNROLLED { sum[i] = S::load(at(i)); });
-  for (int64_t step = begin; step < end; ++step) {
-    float_step<S, F, R, P>(weights, step, values + step * kStepValues, sum);
+             : reinterpret_cast<const uint32_t*>(x.floats + first_row * even(x.cols));
+  const std::byte* weights = job.panels + panel * job.layout.panel_bytes;
+  typename S::Floats sum[R];
+  unroll<R>([&](auto r) UNROLLED { sum[r] = S::zero(); });
+  for (int64_t step = 0; step < num_steps; ++step) {
+    S::prefetch(weights + kPrefetchBytes);
+    float_step<S, F, R>(weights, values, sum);
+    weights += kStepBytes<F>;
+    values += kStepValues;
   }
-  unroll<R * P>([&](auto i) UNROLLED { S::store(at(i), sum[i]); });
+  unroll<R>([&](auto r) UNROLLED { write_outputs<S>(job, panel, first_row + r, sum[r]); });
 }
 
-template <class S, PanelFormat F, int P, int R = S::kTileRows>
-void float_rows(const LinearJob& job, int64_t panel, const Activations& x, const Tile& t,
-                int64_t begin, int64_t end, float* sums) {
-  if (t.rows == R) return float_tile<S, F, R, P>(job, panel, x, t.first, begin, end, sums);
-  if constexpr (R > 1) float_rows<S, F, P, R - 1>(job, panel, x, t, begin, end, sums);
+template <class S, PanelFormat F, int R = S::kTileRows>
+void float_rows(const LinearJob& job, int64_t panel, const Activations& x, const Tile& t) {
+  if (t.rows == R) return float_tile<S, F, R>(job, panel, x, t.first);
+  if constexpr (R > 1) float_rows<S, F, R - 1>(job, panel, x, t);
 }
 
-// REQUIRES: the range is at most kRangePanels panels by kRangeRows rows.
 template <class S, PanelFormat F>
 void run_float(const LinearJob& job, const Activations& x, const LinearRange& range) {
-  constexpr int64_t kChunkSteps = kChunkColumns / kStepColumns<F>;
-  const int64_t first_row = tile_at(x, range.tile_begin).first;
-  const Tile last = tile_at(x, range.tile_end - 1);
-  const int64_t end_row = last.first + last.rows;
-  const int64_t num_steps = (x.cols + kStepColumns<F> - 1) / kStepColumns<F>;
-  RangeSums sums;
-  __builtin_memset(&sums, 0, static_cast<size_t>(end_row - first_row) * sizeof sums.rows[0]);
-  for (int64_t begin = 0; begin < num_steps; begin += kChunkSteps) {
-    const int64_t end = num_steps - begin < kChunkSteps ? num_steps : begin + kChunkSteps;
-    for (int64_t panel = range.panel_begin; panel < range.panel_end;) {
-      const int64_t at = (panel - range.panel_begin) * kPanelRows;
-      const bool full = panel + S::kTilePanels <= range.panel_end;
-      for (int64_t tile = range.tile_begin; tile < range.tile_end; ++tile) {
-        const Tile t = tile_at(x, tile);
-        float* out = &sums.rows[t.first - first_row][at];
-        if (full) {
-          float_rows<S, F, S::kTilePanels>(job, panel, x, t, begin, end, out);
-        } else {
-          float_rows<S, F, 1>(job, panel, x, t, begin, end, out);
-        }
-      }
-      panel += full ? S::kTilePanels : 1;
+  for (int64_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
+    for (int64_t tile = range.tile_begin; tile < range.tile_end; ++tile) {
+      float_rows<S, F>(job, panel, x, tile_at(x, tile));
     }
   }
-  write_range<S>(job, range, first_row, end_row, sums);
 }
 
 // ---- entry ----
-
-template <class S, PanelFormat F>
-void run_int(const LinearJob& job, const Activations& x, const LinearRange& range) {
-  if (x.num_tiles <= S::kDirectTiles) return run_direct<S, F>(job, x, range);
-  run_unpacked<S, F>(job, x, range);
-}
 
 template <class S>
 void run(const LinearJob& job, const Activations& x, const LinearRange& range) {
@@ -565,7 +371,6 @@ template <class S>
 constexpr LinearKernels make_linear_kernels() {
   LinearKernels kernels;
   kernels.tile_rows = S::kTileRows;
-  kernels.direct_tiles = S::kDirectTiles;
   kernels.bfloat16_activations =
       S::kBFloat16Dot ? ActivationKind::kBFloat16 : ActivationKind::kFloat32;
   kernels.prepare_tile = prepare_tile<S>;

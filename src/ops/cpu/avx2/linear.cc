@@ -19,8 +19,6 @@ struct Avx2 {
   // A tile of 4 rows by a panel keeps 8 sums, 2 weight vectors, a broadcast and a product in the 16
   // registers.
   static constexpr int kTileRows = 4;
-  static constexpr int kTilePanels = 1;
-  static constexpr int64_t kDirectTiles = 2;  // calls of more tiles unpack their weights
   static constexpr bool kBFloat16Dot = false;
 
   static const __m256i* vectors(const void* p) { return static_cast<const __m256i*>(p); }
@@ -31,10 +29,6 @@ struct Avx2 {
   }
   static Ints load_ints(const void* p) {
     return {_mm256_load_si256(vectors(p)), _mm256_load_si256(vectors(p) + 1)};
-  }
-  static void store_ints(void* p, Ints v) {
-    _mm256_store_si256(static_cast<__m256i*>(p), v.low);
-    _mm256_store_si256(static_cast<__m256i*>(p) + 1, v.high);
   }
 
   static Pair broadcast_pair(const uint32_t* p) {
@@ -55,10 +49,6 @@ struct Avx2 {
     const __m128i* bytes = reinterpret_cast<const __m128i*>(p);
     return {_mm256_cvtepi8_epi16(_mm_load_si128(bytes)),
             _mm256_cvtepi8_epi16(_mm_load_si128(bytes + 1))};
-  }
-  static Ints sub_pairs(Ints a, int16_t b) {
-    return {_mm256_sub_epi16(a.low, _mm256_set1_epi16(b)),
-            _mm256_sub_epi16(a.high, _mm256_set1_epi16(b))};
   }
 
   // Inlined always: GCC takes a function of prefetches for one without effect and drops its calls.
