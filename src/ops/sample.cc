@@ -21,35 +21,64 @@ constexpr float kGreedyTemperature = 1e-5f;
 // Elements of a partial sum of weights.
 constexpr int64_t kBlock = 256;
 
-// exp(x) for x <= 0 with relative error 2e-7; 0 below -87 and for NaN. Branch-free, so that loops
-// over it become vectors.
-float exp_negative(float x) {
-  const float clamped = x > -87.0f ? x : -87.0f;
+// Vectors of the baseline processor in the compilers' own types: left to themselves, they keep
+// these loops scalar because of the comparisons.
+typedef float Floats __attribute__((vector_size(16)));
+typedef int32_t Ints __attribute__((vector_size(16)));
+constexpr size_t kLanes = 4;
+
+Floats load(const float* x) {
+  Floats v;
+  std::memcpy(&v, x, sizeof(v));
+  return v;
+}
+
+// exp(x) for x <= 0 with relative error 2e-7; 0 below -87 and for NaN.
+Floats exp_negative(Floats x) {
+  const Ints inside = x > -87.0f;
+  const Floats clamped = inside ? x : Floats{} - 87.0f;
   constexpr float kRound =
       12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-  const float shifted = clamped * 1.44269504088896341f + kRound;
-  const float n = shifted - kRound;
-  const float r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
-  float y = r * (1.0f / 720) + 1.0f / 120;
+  const Floats shifted = clamped * 1.44269504088896341f + kRound;
+  const Floats n = shifted - kRound;
+  const Floats r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
+  Floats y = r * (1.0f / 720) + 1.0f / 120;
   y = y * r + 1.0f / 24;
   y = y * r + 1.0f / 6;
   y = y * r + 0.5f;
   y = y * r + 1.0f;
   y = y * r + 1.0f;
-  const uint32_t bits = (std::bit_cast<uint32_t>(shifted) << 23) + std::bit_cast<uint32_t>(y);
-  return x > -87.0f ? std::bit_cast<float>(bits) : 0.0f;
+  const Ints bits = ((std::bit_cast<Ints>(shifted) << 23) + std::bit_cast<Ints>(y)) & inside;
+  return std::bit_cast<Floats>(bits);
 }
 
-// The largest logit; -infinity when there is none. 16 running maxima become vectors.
-float largest(std::span<const float> x) {
-  float lanes[16];
-  std::fill(std::begin(lanes), std::end(lanes), -kInfinity);
+// weights[i] = exp((logits[i] - max) * scale).
+void weigh(std::span<const float> logits, float max, float scale, float* weights) {
   size_t i = 0;
-  for (; i + 16 <= x.size(); i += 16) {
-    for (size_t j = 0; j < 16; ++j) lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    const Floats weight = exp_negative((load(&logits[i]) - max) * scale);
+    std::memcpy(weights + i, &weight, sizeof(weight));
   }
-  for (; i < x.size(); ++i) lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
-  return *std::max_element(std::begin(lanes), std::end(lanes));
+  for (; i < logits.size(); ++i) weights[i] = exp_negative(Floats{} + (logits[i] - max) * scale)[0];
+}
+
+// The largest logit; -infinity when there is none.
+float largest(std::span<const float> x) {
+  Floats lanes[4] = {Floats{} - kInfinity, Floats{} - kInfinity, Floats{} - kInfinity,
+                     Floats{} - kInfinity};
+  size_t i = 0;
+  for (; i + 4 * kLanes <= x.size(); i += 4 * kLanes) {
+    for (size_t j = 0; j < 4; ++j) {
+      const Floats v = load(&x[i + j * kLanes]);
+      lanes[j] = v > lanes[j] ? v : lanes[j];
+    }
+  }
+  float max = -kInfinity;
+  for (; i < x.size(); ++i) max = x[i] > max ? x[i] : max;
+  for (const Floats& v : lanes) {
+    for (size_t j = 0; j < kLanes; ++j) max = v[j] > max ? v[j] : max;
+  }
+  return max;
 }
 
 // The first of the largest logits.
@@ -262,7 +291,7 @@ TokenId choose(const SampleArgs& args, std::span<float> weights, std::span<Token
   if (params.temperature < kGreedyTemperature || !std::isfinite(max)) return most_likely(logits);
 
   const float scale = 1.0f / params.temperature;
-  for (size_t i = 0; i < logits.size(); ++i) weights[i] = exp_negative((logits[i] - max) * scale);
+  weigh(logits, max, scale, weights.data());
   if (params.min_p > 0.0f) {
     for (float& weight : weights) weight = weight >= params.min_p ? weight : 0.0f;
   }
@@ -305,7 +334,7 @@ void position_logprobs(std::span<const float> logits, TokenId token, int32_t num
   float weights[kBlock];
   for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
     const size_t count = std::min<size_t>(kBlock, logits.size() - begin);
-    for (size_t i = 0; i < count; ++i) weights[i] = exp_negative(logits[begin + i] - max);
+    weigh(logits.subspan(begin, count), max, 1.0f, weights);
     sum += sum_of({weights, count});
   }
   const double log_sum = static_cast<double>(max) + std::log(sum);
