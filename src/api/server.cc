@@ -8,6 +8,7 @@
 #include "api/endpoints.h"
 #include "api/service.h"
 #include "base/log.h"
+#include "telemetry/status_line.h"
 
 namespace api {
 
@@ -28,6 +29,7 @@ struct Server::State {
   void on_loaded(base::Result<Backend> loaded);
   void on_interrupt();
   void end_when_quiet();
+  void log_status(core::EngineSnapshot before);
 
   Service service;
   http::Server http;  // after the service: its handlers use it
@@ -45,6 +47,7 @@ void print_ready(const ServerOptions& options, uint16_t port) {
 }
 
 constexpr std::chrono::milliseconds kQuietCheck{20};
+constexpr std::chrono::seconds kStatusInterval{10};
 
 }  // namespace
 
@@ -56,12 +59,24 @@ void Server::State::on_loaded(base::Result<Backend> loaded) {
     return;
   }
   service.set_backend(std::move(loaded).value());
+  log_status(service.engine().snapshot());
   const ServerOptions& options = service.options();
   if (options.on_ready) {
     options.on_ready(http.port());
   } else {
     print_ready(options, http.port());
   }
+}
+
+// Thread: I/O.
+void Server::State::log_status(core::EngineSnapshot before) {
+  http.after(kStatusInterval, [this, before] {
+    const core::EngineSnapshot now = service.engine().snapshot();
+    const std::string line =
+        telemetry::status_line(before, now, std::chrono::duration<double>(kStatusInterval).count());
+    if (!line.empty()) LOG_INFO("{}", line);
+    log_status(now);
+  });
 }
 
 // Thread: I/O.

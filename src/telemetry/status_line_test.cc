@@ -1,0 +1,37 @@
+// The status line is made from differences of counters and from gauges; idle servers are quiet.
+#include "telemetry/status_line.h"
+
+#include <gtest/gtest.h>
+
+namespace telemetry {
+namespace {
+
+TEST(StatusLine, RatesAndGauges) {
+  core::EngineSnapshot before, now;
+  before.prompt_tokens = 100;
+  before.generated_tokens = 10;
+  before.prefix_cache_queries = 100;
+  now.prompt_tokens = 1100;
+  now.generated_tokens = 35;
+  now.prefix_cache_queries = 300;
+  now.prefix_cache_hits = 50;
+  now.requests_running = 2;
+  now.requests_waiting = 1;
+  now.blocks_total = 8;
+  now.blocks_in_use = 1;
+  EXPECT_EQ(status_line(before, now, 10.0),
+            "prompt 100.0 tok/s, generation 2.5 tok/s, running 2, waiting 1, KV 12.5 %, prefix "
+            "hits 25.0 %");
+}
+
+TEST(StatusLine, IdleIsQuiet) {
+  core::EngineSnapshot same;
+  same.prompt_tokens = 7;
+  EXPECT_EQ(status_line(same, same, 10.0), "");
+  core::EngineSnapshot waiting = same;
+  waiting.requests_waiting = 1;
+  EXPECT_NE(status_line(same, waiting, 10.0), "");
+}
+
+}  // namespace
+}  // namespace telemetry
