@@ -1,13 +1,15 @@
 // Attention of the step's rows over their sequences' KV pages, and the write of the step's K and V
 // into them.
 //
-// Prompt rows are computed in tiles of queries that walk the sequence's pages in order; each row's
-// arithmetic is fixed by its own position alone (online softmax page by page), so tiling and
-// chunking never change it. A decode row walks its pages in splits of a fixed number of pages
-// (kDecodeSplitPages, so their number follows from the sequence's own length) that are merged in
-// order. All G = Hq / Hk query heads of a KV head share one read of K and V. Bytes read by a decode
-// row: 2 * len * Hk * D * sizeof(KV). FLOPs: 4 * rows * len * Hq * D. Thread: device worker.
-// Allocates nothing.
+// Prompt rows are computed in tiles of queries that walk the sequence's keys in blocks counted from
+// position 0; each row's arithmetic is fixed by its own position and its sequence's pages (online
+// softmax block by block), so tiling and chunking never change a bit of it. A decode row walks its
+// pages in splits of a fixed number of pages (kDecodeSplitPages, so their number follows from the
+// sequence's own length) that are merged in order. All G = Hq / Hk query heads of a KV head share
+// one read of K and V.
+//
+// Bytes read by a decode row: 2 * len * Hk * D * sizeof(KV). FLOPs: 4 * rows * len * Hq * D.
+// Reasoning and measurements: docs/ops/attention.md. Thread: device worker. Allocates nothing.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +30,8 @@ struct AttentionSegment {
   core::RowKind kind = core::RowKind::kPrompt;
   int32_t row_begin = 0, row_end = 0;  // rows of q, k, v and out, [begin, end)
   int32_t position_begin = 0;  // position of row_begin in its sequence; rows follow one by one
-  const core::BlockId* frames =
-      nullptr;  // table from position 0; valid to ceil((position_begin + rows) / P)
+  // Table from position 0; valid to ceil((position_begin + rows) / P).
+  const core::BlockId* frames = nullptr;
 };
 
 struct KvWriteArgs {
@@ -55,6 +57,9 @@ struct AttentionArgs {
   std::span<std::byte> workspace;  // 64-byte aligned, >= attention_workspace_bytes(...)
 };
 // Row at position p attends to positions [0, p]. Rows of no segment are left untouched.
+// REQUIRES: Hq a multiple of Hk, G <= 16; D a multiple of 16, at most 256; P 16, 32 or 64. What
+// pages hold beyond a row's position is never used, NaN included, except that rows of one call
+// share a tile: a NaN in V of a later row of the same call spreads to earlier ones.
 // TOLERANCE against reference::attention, largest absolute error over the largest |v|: BF16 KV
 // 1e-2, F16 and F32 KV 1e-4.
 using AttentionFn = void (*)(device::Stream& stream, const AttentionArgs& args);
