@@ -56,7 +56,7 @@ void prepare_int16(const float* x, int64_t x_stride, const Tile& t, const Activa
       const float* block = x + (t.first + r) * x_stride + b * kBlockColumns;
       const float largest = S::max_magnitude(block);
       const bool zero = largest < kSmallestMagnitude;  // false for NaN, which then reaches the sum
-      const float scale = zero ? 0.0f : largest / 32767.0f;
+      const float scale = zero ? 0.0f : largest * (1.0f / 32767.0f);
       uint32_t pairs[kBlockColumns / 2];
       const int32_t sum = S::quantize(block, zero ? 0.0f : 32767.0f / largest, pairs);
       for (int p = 0; p < kBlockColumns / 2; ++p) words[p * t.rows + r] = pairs[p];
