@@ -55,6 +55,7 @@ IMPURE = re.compile(
 ENVIRONMENT = re.compile(r"\b(secure_)?getenv\s*\(")
 DEBT = re.compile(r"\b(FIX" r"ME|X" r"XX|HA" r"CK)\b")
 MACHINE_PATHS = re.compile(r"(?<![\w.$}~])/(work|tmp|home|root|Users|mnt|opt|var/tmp)/[\w.]+|\.\./(shared)\b")
+PAGES = re.compile(r"(?<![\w/])docs/[\w/-]+\.md\b")
 CPP = (".h", ".cc", ".cu", ".cuh")
 TEXT = CPP + (".py", ".sh", ".cmake", ".md", ".txt", ".json", ".yml", "")
 NOT_OURS = ("tests/data/", "tests/golden/data/", "models/", "tools/data/", "bench/results/", "third_party/")
@@ -217,6 +218,9 @@ def check_text(path, text, findings):
     for number, line in enumerate(text.splitlines(), 1):
         if DEBT.search(line):
             findings.add(path, number, "debt", f"{DEBT.search(line).group()}: fix it or open an issue")
+        for page in PAGES.findall(line):
+            if not (TOP / page).exists() and not is_test(path):
+                findings.add(path, number, "page", f"{page} does not exist")
         match = MACHINE_PATHS.search(line)
         if match and not (is_test(path) and match.group(1) != "work"):
             findings.add(path, number, "machine-path", f"'{match.group()}' exists on one machine only")

@@ -86,6 +86,7 @@ class CheckHouse(unittest.TestCase):
     def test_words_and_paths(self):
         self.assert_one("debt", {"src/kv/other.cc": "// FIX" "ME later\n"})
         self.assert_one("machine-path", {"docs/page.md": "see /ho" "me/me/notes\n"})
+        self.assert_one("page", {"src/kv/other.cc": "// see docs/" "gone.md\n"})
         self.assert_one("drawer", {"src/kv/block_utils.h": "\n"})
         self.assert_one("drawer", {"src/kv/manager.cc": "\n"})
 

@@ -91,7 +91,8 @@ struct SegmentResult {
   TokenId token = 0;  // when sampled
   bool has_logprobs = false;
   PositionLogprobs logprobs;  // of `token`, when asked for
-  // of the prompt tokens at positions [logits_begin + 1, min(token_end, prompt_len - 1)], when asked for
+  // of the prompt tokens at positions [logits_begin + 1, min(token_end, prompt_len - 1)], when
+  // asked for
   std::vector<PositionLogprobs> prompt;
 };
 
