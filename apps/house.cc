@@ -51,6 +51,15 @@ std::string describe_type(const load::ModelFiles& files) {
                      core::info(most->first).name);
 }
 
+// Gives every row of the embedding a token: a model may have more rows than its tokenizer has texts, and may sample them.
+void pad_vocabulary(int32_t vocab_size, core::TokenizerData* data) {
+  const bool has_kinds = !data->kinds.empty();
+  while (static_cast<int32_t>(data->tokens.size()) < vocab_size) {
+    data->tokens.push_back(fmt::format("[PAD{}]", data->tokens.size()));
+    if (has_kinds) data->kinds.push_back(core::TokenKind::kUnused);
+  }
+}
+
 base::Result<void> make_text(const ServingOptions& options, House* house) {
   load::ModelFiles& files = *house->files;
   core::TokenizerData data = files.tokenizer;
@@ -62,6 +71,7 @@ base::Result<void> make_text(const ServingOptions& options, House* house) {
                        "{}: no tokenizer in the model: expected tokenizer.json beside the weights",
                        options.model);
   }
+  pad_vocabulary(files.config.vocab_size, &data);
   ASSIGN_OR_RETURN(house->tokenizer, text::Tokenizer::create(std::move(data)));
   const std::string& source = house->tokenizer->data().chat_template;
   if (!source.empty()) {
