@@ -14,6 +14,10 @@ namespace {
 // pay each time.
 constexpr int kPollsBeforeSleep = 4000;
 
+// Lower half of ThreadPool::loop_.
+constexpr int kItemsBits = 32;
+constexpr int64_t kItemsMask = (int64_t{1} << kItemsBits) - 1;
+
 void pause() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -31,8 +35,8 @@ ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
 
 ThreadPool::~ThreadPool() {
   stopping_.store(true, std::memory_order_relaxed);
-  loop_.fetch_add(1, std::memory_order_release);
-  loop_.notify_all();
+  loops_begun_.fetch_add(1, std::memory_order_release);
+  loops_begun_.notify_all();
 }
 
 void ThreadPool::run(int64_t num_items, Call call, void* context) {
@@ -41,44 +45,53 @@ void ThreadPool::run(int64_t num_items, Call call, void* context) {
     for (int64_t item = 0; item < num_items; ++item) call(context, item, 0);
     return;
   }
+  CHECK(num_items <= kItemsMask, "{} items in one loop", num_items);
   num_items_ = num_items;
   call_ = call;
   context_ = context;
-  next_item_.store(0, std::memory_order_relaxed);
-  workers_busy_.store(num_threads_ - 1, std::memory_order_relaxed);
-  loop_.fetch_add(1, std::memory_order_release);  // publishes the four stores above
-  loop_.notify_all();
-  work(0);
-  for (int polls = 0; workers_busy_.load(std::memory_order_acquire) != 0; ++polls) {
+  items_done_.store(0, std::memory_order_relaxed);
+  const uint64_t number = (loop_.load(std::memory_order_relaxed) >> kItemsBits) + 1;
+  loop_.store(number << kItemsBits | static_cast<uint64_t>(num_items),
+              std::memory_order_release);  // publishes the four above
+  loops_begun_.fetch_add(1, std::memory_order_release);
+  loops_begun_.notify_all();
+  while (try_work(0)) {
+  }
+  for (int polls = 0; items_done_.load(std::memory_order_acquire) != num_items; ++polls) {
     if (polls < kPollsBeforeSleep) {
       pause();
     } else {
-      std::this_thread::yield();  // more threads than cores: let the straggler run
+      std::this_thread::yield();  // more threads than cores: let the one with the last item run
     }
   }
 }
 
-void ThreadPool::work(int worker) {
-  for (;;) {
-    int64_t item = next_item_.fetch_add(1, std::memory_order_relaxed);
-    if (item >= num_items_) return;
-    call_(context_, item, worker);
-  }
+// Takes one item and does it; false when none is left to take.
+bool ThreadPool::try_work(int worker) {
+  uint64_t loop = loop_.load(std::memory_order_acquire);
+  do {
+    if ((loop & kItemsMask) == 0) return false;
+  } while (!loop_.compare_exchange_weak(loop, loop - 1, std::memory_order_acquire,
+                                        std::memory_order_acquire));
+  // Holding an item: the loop cannot end, so its fields stand still.
+  call_(context_, num_items_ - static_cast<int64_t>(loop & kItemsMask), worker);
+  items_done_.fetch_add(1, std::memory_order_release);
+  return true;
 }
 
 void ThreadPool::serve(int worker) {
-  for (uint64_t seen = 0;;) {
-    for (int polls = 0; loop_.load(std::memory_order_acquire) == seen; ++polls) {
-      if (polls < kPollsBeforeSleep) {
-        pause();
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    const int32_t begun = loops_begun_.load(std::memory_order_acquire);
+    for (int polls = 0; polls < kPollsBeforeSleep; ++polls) {
+      if (try_work(worker)) {
+        polls = 0;
       } else {
-        loop_.wait(seen, std::memory_order_acquire);
+        pause();
       }
     }
-    ++seen;
-    if (stopping_.load(std::memory_order_relaxed)) return;
-    work(worker);
-    workers_busy_.fetch_sub(1, std::memory_order_release);
+    // A loop that began since then has changed the number, so this returns at once.
+    if (!stopping_.load(std::memory_order_relaxed))
+      loops_begun_.wait(begun, std::memory_order_acquire);
   }
 }
 

@@ -42,14 +42,18 @@ class ThreadPool {
  private:
   using Call = void (*)(void* context, int64_t item, int worker);
   void run(int64_t num_items, Call call, void* context);
-  void work(int worker);
+  bool try_work(int worker);
   void serve(int worker);
 
-  int num_threads_;
-  std::atomic<uint64_t> loop_{0};  // number of the current loop; a change wakes the workers
+  const int num_threads_;
+  // The running loop: its number in the upper half, items not yet taken in the lower. One word, so
+  // that a worker which was asleep or descheduled can never take an item of a loop with another
+  // loop's function.
+  alignas(64) std::atomic<uint64_t> loop_{0};
+  alignas(64) std::atomic<int64_t> items_done_{0};
+  std::atomic<int32_t> loops_begun_{0};  // what sleeping workers wait on
   std::atomic<bool> stopping_{false};
-  alignas(64) std::atomic<int64_t> next_item_{0};
-  alignas(64) std::atomic<int> workers_busy_{0};
+  // Of the running loop; written only while no item is out, read only by who holds an item.
   int64_t num_items_ = 0;
   Call call_ = nullptr;
   void* context_ = nullptr;
