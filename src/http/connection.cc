@@ -98,6 +98,7 @@ void Connection::abort() {
 // True once there is at least one byte of a request.
 Task<bool> Connection::await_first_byte() {
   if (buffer_.size() > 0) co_return true;
+  if (buffer_.capacity() > kReadBytes) buffer_.shrink_to_fit();  // a large body has been read
   error_code ec;
   idle_ = true;
   stream_.expires_after(shared_.options.limits.idle_timeout);

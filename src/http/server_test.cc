@@ -317,9 +317,10 @@ TEST_F(ServerTest, LeavingIsNoticedWhileNothingIsWritten) {
     client.send("GET /silent HTTP/1.1\r\n\r\n");
     silent_started_.get_future().wait();
     hard ? client.reset() : client.disconnect();
-    EXPECT_EQ(left_.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+    ASSERT_EQ(left_.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
     TearDown();
     server_.reset();
+    ASSERT_FALSE(answers_.empty());
     EXPECT_EQ(answers_.back(), (std::pair<std::string, int>("/silent", 499)));
   }
 }
