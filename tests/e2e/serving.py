@@ -58,10 +58,12 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             status = "no end after SIGTERM"
+        output = self.output()
+        self.log.close()
         if kind is None and status != 0:
-            raise AssertionError(f"the server's end: {status}\n{self.output()}")
+            raise AssertionError(f"the server's end: {status}\n{output}")
         if kind is not None:
-            print(self.output())
+            print(output)
 
     def output(self):
         self.log.seek(0)
@@ -71,9 +73,12 @@ class Server:
         """(status, headers, text)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         payload = json.dumps(body) if isinstance(body, (dict, list)) else body
-        connection.request(method, path, payload, {"Content-Type": "application/json", **(headers or {})})
-        response = connection.getresponse()
-        return response.status, dict(response.getheaders()), response.read().decode()
+        try:
+            connection.request(method, path, payload, {"Content-Type": "application/json", **(headers or {})})
+            response = connection.getresponse()
+            return response.status, dict(response.getheaders()), response.read().decode()
+        finally:
+            connection.close()
 
     def metric(self, name):
         """The sum of a metric's samples."""
