@@ -147,7 +147,9 @@ TEST(Equality, InABatchOfEightEqualsAlone) {
   }
   for (size_t i = 0; i < others.size(); ++i) {
     Answer answer = wait(others[i]);
-    if (i == 3) EXPECT_EQ(answer, baseline());
+    if (i == 3) {
+      EXPECT_EQ(answer, baseline());
+    }
   }
 }
 
