@@ -191,4 +191,30 @@ TEST(Equality, PreemptedEqualsUndisturbed) {
   }
 }
 
+// Every instruction set answers through the whole engine. Their bits differ in attention, so
+// answers are compared as text.
+TEST(InstructionSets, EachFindsTheNeedle) {
+  const std::string prompt =
+      "One of the special magic numbers for plum-river is: 4839201.\nIn the beginning God created "
+      "the heaven and the earth.\n"
+      "And the earth was without form, and void; and darkness was upon the face of the deep.\n"
+      "What is the special magic number for plum-river mentioned in the provided text? The special "
+      "magic number for plum-river "
+      "mentioned in the provided text is";
+  for (device::Isa isa : {device::Isa::kReference, device::Isa::kAvx2, device::Isa::kAvx512}) {
+    if (isa > device::detect_isa()) continue;
+    for (const char* kv_type : {"bf16", "f16", "f32"}) {
+      if (isa == device::Isa::kReference && std::string(kv_type) != "bf16")
+        continue;  // slow, and one type shows it runs
+      apps::ServingOptions o = options();
+      o.isa = device::isa_name(isa);
+      o.kv_cache_dtype = kv_type;
+      auto house = apps::build_house(o, false).value();
+      const Answer answer = wait(ask(*house, make_request(*house, prompt, 8)));
+      EXPECT_TRUE(house->tokenizer->decode(answer.tokens, true).starts_with(" 4839201"))
+          << o.isa << " with KV in " << kv_type;
+    }
+  }
+}
+
 }  // namespace
