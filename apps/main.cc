@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "apps/commands.h"
+#include "apps/help_formatter.h"
 #include "base/log.h"
 
 namespace {
@@ -124,7 +125,7 @@ int main(int argc, char** argv) {
   CLI::App app("spillway: serves long-context language models", "spillway");
   app.require_subcommand(1);
   app.set_version_flag("--version", SPILLWAY_VERSION);
-  app.get_formatter()->column_width(38);
+  app.formatter(std::make_shared<apps::HelpFormatter>());
   std::string log_level = "info";
   app.add_option("--log-level", log_level, "trace, debug, info, warn, error or off")
       ->capture_default_str();
