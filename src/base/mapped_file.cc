@@ -12,7 +12,8 @@
 namespace base {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a FIFO without a writer would hold the call up; regular files do not know it.
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     return error(errno == ENOENT ? Code::kNotFound : Code::kIo, "{}: cannot open: {}", path,
                  std::strerror(errno));

@@ -2,6 +2,8 @@
 #include "base/mapped_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -24,6 +26,14 @@ TEST(MappedFile, ShowsTheBytesAlsoAfterDrop) {
 TEST(MappedFile, SaysWhatIsWrong) {
   EXPECT_EQ(MappedFile::open("/no/such/file").error().code, Code::kNotFound);
   EXPECT_EQ(MappedFile::open(testing::TempDir()).error().code, Code::kInvalidArgument);
+}
+
+TEST(MappedFile, RefusesAFifoWithoutWaitingForAWriter) {
+  const std::string path = testing::TempDir() + "/mapped_file_test.fifo";
+  ::unlink(path.c_str());
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(MappedFile::open(path).error().code, Code::kInvalidArgument);
+  ::unlink(path.c_str());
 }
 
 }  // namespace
