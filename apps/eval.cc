@@ -63,7 +63,8 @@ base::Result<std::vector<Document>> read_documents(const std::string& path) {
         !json["items"].is_array()) {
       return bad("a JSON object with `context` (text) and `items` (list)");
     }
-    Document document{.id = json.value("id", std::to_string(number)),
+    const std::string* id = text(json, "id");
+    Document document{.id = id != nullptr ? *id : std::to_string(number),
                       .context = *text(json, "context"),
                       .items = {}};
     for (const nlohmann::json& entry : json["items"]) {
@@ -101,7 +102,7 @@ void judge(const House& house, const Item& item, const Completion& completion, b
   tally->all.add(right);
   tally->by_kind[item.kind].add(right);
   const size_t band = std::min<size_t>(
-      kDepthBands - 1, static_cast<size_t>(std::max(0.0, item.depth) * kDepthBands));
+      kDepthBands - 1, static_cast<size_t>(std::clamp(item.depth, 0.0, 1.0) * kDepthBands));
   tally->by_depth[band].add(right);
   tally->prompt_tokens += completion.prompt_tokens;
   tally->cached_tokens += completion.cached_tokens;

@@ -1,13 +1,12 @@
 // spillway generate: one prompt, its continuation printed as it comes, and the speed on standard
 // error.
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <optional>
 
 #include "apps/commands.h"
 #include "apps/completion.h"
 #include "apps/house.h"
+#include "apps/read_file.h"
 #include "text/detokenizer.h"
 
 namespace apps {
@@ -19,17 +18,13 @@ base::Result<std::string> read_prompt(const GenerateOptions& options) {
       return base::error(base::Code::kInvalidArgument, "no prompt: give -p TEXT or -f FILE");
     return options.prompt;
   }
-  if (options.prompt_file == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
-  std::ifstream file(options.prompt_file, std::ios::binary);
-  if (!file) return base::error(base::Code::kNotFound, "{}: cannot open", options.prompt_file);
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  if (options.prompt_file == "-") return read_stream(std::cin, "standard input");
+  return read_file(options.prompt_file);
 }
 
-base::Result<std::vector<core::TokenId>> encode_prompt(const House& house,
-                                                       const GenerateOptions& options) {
-  ASSIGN_OR_RETURN(std::string prompt, read_prompt(options));
-  if (!options.chat)
-    return house.tokenizer->encode(prompt, {.add_special = true, .parse_special = false});
+base::Result<std::vector<core::TokenId>> encode_prompt(const House& house, bool chat,
+                                                       const std::string& prompt) {
+  if (!chat) return house.tokenizer->encode(prompt, {.add_special = true, .parse_special = false});
   nlohmann::ordered_json context;
   context["messages"] = {{{"role", "user"}, {"content", prompt}}};
   context["add_generation_prompt"] = true;
@@ -55,6 +50,8 @@ void print_speed(const Completion& done) {
 }  // namespace
 
 base::Result<void> generate(const GenerateOptions& options) {
+  // Before the model: a wrong path need not wait for it.
+  ASSIGN_OR_RETURN(const std::string prompt, read_prompt(options));
   ServingOptions serving = options.serving;
   serving.max_num_seqs = 1;
   ASSIGN_OR_RETURN(std::unique_ptr<House> house, build_house(serving, /*print_sizes=*/false));
@@ -63,7 +60,7 @@ base::Result<void> generate(const GenerateOptions& options) {
                        "this model has no tokenizer: there is no text to read or write");
   core::Request request;
   request.id = next_request_id();
-  ASSIGN_OR_RETURN(request.prompt, encode_prompt(*house, options));
+  ASSIGN_OR_RETURN(request.prompt, encode_prompt(*house, options.chat, prompt));
   if (request.prompt.empty())
     return base::error(base::Code::kInvalidArgument, "the prompt has no tokens");
   const int32_t room = house->engine->context_max() - static_cast<int32_t>(request.prompt.size());

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "apps/commands.h"
@@ -15,6 +16,12 @@ using apps::ServingOptions;
 
 // The action of the subcommand that was named; set by its callback while CLI11 parses.
 using Action = std::function<base::Result<void>()>;
+
+// CLI::Range lets NaN through.
+std::string check_number(const std::string& text) {
+  float value = 0;
+  return CLI::detail::lexical_cast(text, value) && !std::isnan(value) ? "" : "expected a number";
+}
 
 void add_serve(CLI::App& app, Action* action) {
   CLI::App* command = app.add_subcommand("serve", "serve a model behind the OpenAI API");
@@ -46,6 +53,7 @@ void add_generate(CLI::App& app, Action* action) {
       ->capture_default_str();
   command->add_option("--temperature", options->temperature, "0 takes the likeliest token")
       ->check(CLI::Range(0.0f, 10.0f))
+      ->check(CLI::Validator(check_number, ""))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "seed of the draws")->capture_default_str();
   apps::add_engine_options(*command, &options->serving);

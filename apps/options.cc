@@ -131,13 +131,13 @@ void add_engine_options(CLI::App& command, ServingOptions* o) {
   command
       .add_option("--max-num-batched-tokens", o->max_num_batched_tokens,
                   "tokens computed in one step")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str()
       ->group(kPerformance);
   command
       .add_option("--max-num-queued-reqs", o->max_num_queued_reqs,
                   "requests that may wait; more are answered 429")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str()
       ->group(kPerformance);
   refuse_unbuilt(command);

@@ -1,20 +1,17 @@
 // spillway serve: the house behind the OpenAI API.
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "api/server.h"
 #include "apps/commands.h"
 #include "apps/house.h"
+#include "apps/read_file.h"
 
 namespace apps {
 namespace {
 
 base::Result<std::unique_ptr<text::ChatTemplate>> read_template(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return base::error(base::Code::kNotFound, "{}: cannot open", path);
-  ASSIGN_OR_RETURN(text::ChatTemplate parsed, text::ChatTemplate::parse(std::string(
-                                                  std::istreambuf_iterator<char>(file), {})));
+  ASSIGN_OR_RETURN(std::string source, read_file(path));
+  ASSIGN_OR_RETURN(text::ChatTemplate parsed, text::ChatTemplate::parse(std::move(source)));
   return std::make_unique<text::ChatTemplate>(std::move(parsed));
 }
 

@@ -37,12 +37,17 @@ class CommandLine(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             damaged = pathlib.Path(folder) / "damaged.gguf"
             damaged.write_bytes(pathlib.Path(serving.LONGNEEDLE).read_bytes()[:100_000])
+            needles = pathlib.Path(folder) / "needles.jsonl"
+            needles.write_text('{"id": 1, "context": "", "items": [{"kind": "secret"}]}')
             for arguments, words in ((["inspect", "no-such-model"], "no-such-model"),
                                      (["inspect", str(damaged)], "damaged.gguf"),
                                      (["bench", serving.LONGNEEDLE, "-p", "0", "-n", "0"], "nothing to measure"),
-                                     (["bench", serving.LONGNEEDLE, "--device-memory", "lots"], "lots")):
+                                     (["bench", serving.LONGNEEDLE, "--device-memory", "lots"], "lots"),
+                                     (["generate", serving.LONGNEEDLE, "-f", "no-such-file"], "no-such-file"),
+                                     (["generate", serving.LONGNEEDLE, "-f", folder], folder),
+                                     (["eval", "needles", serving.LONGNEEDLE, str(needles)], "needles.jsonl:1")):
                 done = run(*arguments)
-                self.assertNotEqual(done.returncode, 0)
+                self.assertEqual(done.returncode, 1, done.stderr)
                 self.assertIn(words, done.stderr)
                 self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
 
@@ -52,6 +57,12 @@ class CommandLine(unittest.TestCase):
             self.assertNotEqual(done.returncode, 0, option)
             self.assertIn(option, done.stderr + done.stdout)
             self.assertIn("this version", done.stderr + done.stdout)
+
+    def test_a_temperature_is_a_number(self):
+        for value in ("nan", "-nan", "inf", "warm"):
+            done = run("generate", serving.LONGNEEDLE, "-p", "hi", "--temperature=" + value)
+            self.assertNotEqual(done.returncode, 0, value)
+            self.assertIn("--temperature", done.stderr + done.stdout)
 
     def test_every_instruction_set_and_thread_count_finds_the_needle(self):
         prompt, answer = short_needle()

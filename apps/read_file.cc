@@ -1,0 +1,28 @@
+#include "apps/read_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+namespace apps {
+
+base::Result<std::string> read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file)
+    return base::error(base::Code::kNotFound, "{}: cannot open: {}", path, std::strerror(errno));
+  return read_stream(file, path);
+}
+
+// read() turns what the stream's buffer throws into badbit; an istreambuf_iterator would let it
+// out.
+base::Result<std::string> read_stream(std::istream& stream, const std::string& name) {
+  std::string text;
+  char buffer[1 << 16];
+  while (stream.read(buffer, sizeof buffer) || stream.gcount() > 0)
+    text.append(buffer, static_cast<size_t>(stream.gcount()));
+  if (stream.bad())
+    return base::error(base::Code::kIo, "{}: cannot read: {}", name, std::strerror(errno));
+  return text;
+}
+
+}  // namespace apps
