@@ -6,49 +6,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <boost/asio/buffer.hpp>
-#include <boost/beast/http/error.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "http/client_wire.h"
+
 namespace http {
-namespace {
 
-namespace beast = boost::beast;
 using base::Code;
-using Parser = beast::http::response_parser<beast::http::string_body>;
-
-// Takes complete events off the front of `text`. False: the receiver wants no more.
-bool deliver_events(std::string& text, const std::function<bool(std::string_view)>& on_event) {
-  size_t begin = 0;
-  for (size_t end; (end = text.find("\n\n", begin)) != std::string::npos; begin = end + 2) {
-    const std::string_view event = std::string_view(text).substr(begin, end - begin);
-    constexpr std::string_view kData = "data: ";
-    if (event.starts_with(kData) && !on_event(event.substr(kData.size()))) return false;
-  }
-  text.erase(0, begin);
-  return true;
-}
-
-Response to_response(Parser& parser, std::string body) {
-  Response response;
-  response.status = parser.get().result_int();
-  for (const auto& field : parser.get()) {
-    const auto name = field.name_string();
-    response.headers.push_back({std::string(name.data(), name.size()),
-                                std::string(field.value().data(), field.value().size())});
-    if (equals_ignoring_case(response.headers.back().name, "content-type")) {
-      response.content_type = response.headers.back().value;
-    }
-  }
-  response.body = std::move(body);
-  return response;
-}
-
-}  // namespace
 
 Client::Client(std::string host, uint16_t port, std::chrono::milliseconds timeout)
     : host_(std::move(host)), port_(port), timeout_(timeout) {}
@@ -98,13 +64,7 @@ base::Result<void> Client::connect() {
 
 base::Result<void> Client::send(const Call& call) {
   RETURN_IF_ERROR(connect());
-  std::string bytes =
-      fmt::format("{} {} HTTP/1.1\r\nHost: {}:{}\r\n", call.method, call.path, host_, port_);
-  for (const Header& header : call.headers)
-    bytes += fmt::format("{}: {}\r\n", header.name, header.value);
-  if (!call.body.empty()) bytes += "Content-Type: application/json\r\n";
-  bytes += fmt::format("Content-Length: {}\r\n\r\n", call.body.size());
-  bytes += call.body;
+  const std::string bytes = request_bytes(call, host_, port_);
   for (std::string_view rest = bytes; !rest.empty();) {
     const ssize_t n = ::send(fd_, rest.data(), rest.size(), MSG_NOSIGNAL);
     if (n <= 0) {
@@ -119,14 +79,8 @@ base::Result<void> Client::send(const Call& call) {
 
 base::Result<Response> Client::receive(const std::function<bool(std::string_view)>* on_event,
                                        bool head_only) {
-  Parser parser;
-  parser.eager(true);
-  parser.skip(head_only);
-  parser.body_limit(boost::none);
-  std::string pending;  // received, not yet parsed
-  std::string body;     // for streams: what is not yet a whole event
-  bool wanted = true;
-  while (wanted && !parser.is_done()) {
+  ResponseReader reader(on_event, head_only);
+  for (bool over = false; !over;) {
     char buffer[65536];
     const ssize_t n = recv(fd_, buffer, sizeof buffer, 0);
     if (n < 0) {
@@ -136,27 +90,15 @@ base::Result<Response> Client::receive(const std::function<bool(std::string_view
       return base::error(Code::kIo, "no answer from {}:{}: {}", host_, port_,
                          late ? "timed out" : std::strerror(error));
     }
-    boost::system::error_code ec;
-    pending.append(buffer, static_cast<size_t>(n));
-    size_t used = 1;
-    while (!ec && used > 0 && !pending.empty() && !parser.is_done()) {
-      used = parser.put(boost::asio::buffer(pending), ec);
-      pending.erase(0, used);
-    }
-    if (ec == beast::http::error::need_more) ec = {};
-    if (n == 0 && !ec) parser.put_eof(ec);
-    if (ec) {
+    const base::Result<bool> taken = reader.take({buffer, static_cast<size_t>(n)});
+    if (!taken.ok()) {
       disconnect();
-      return base::error(Code::kIo, "broken answer from {}:{}: {}", host_, port_, ec.message());
+      return base::error(Code::kIo, "{}:{}: {}", host_, port_, taken.error().message);
     }
-    body += std::exchange(parser.get().body(), {});
-    const bool events =
-        parser.is_header_done() && on_event != nullptr &&
-        parser.get()[beast::http::field::content_type].starts_with("text/event-stream");
-    if (events) wanted = deliver_events(body, *on_event);
+    over = *taken;
   }
-  if (!wanted || !parser.keep_alive()) disconnect();
-  return to_response(parser, std::move(body));
+  if (!reader.reusable()) disconnect();
+  return reader.response();
 }
 
 base::Result<Response> Client::call(const Call& call) {
