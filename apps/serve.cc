@@ -1,4 +1,5 @@
 // spillway serve: the house behind the OpenAI API.
+#include <algorithm>
 #include <utility>
 
 #include "api/server.h"
@@ -58,6 +59,10 @@ base::Result<void> serve(const ServingOptions& options, const ListenOptions& lis
   server.api_key = listen.api_key;
   server.served_model_name = served_name(options, listen);
   server.version = SPILLWAY_VERSION;
+  // Requests wait first for a text worker, then for the engine: the one bound holds for both
+  // places. More than all connections cannot wait.
+  server.text_queue =
+      std::min(options.max_num_queued_reqs, static_cast<int32_t>(server.limits.connections_max));
   server.shutdown_timeout = std::chrono::seconds(listen.shutdown_timeout_s);
   return api::serve(std::move(server), [&] { return load_backend(options, listen); });
 }
