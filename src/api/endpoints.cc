@@ -76,7 +76,9 @@ std::string models_json(const ServedModel& model) {
   append_json_string(out, model.path);
   out += ",\"parent\":null,\"max_model_len\":";
   append_json_int(out, model.context_max);
-  return out + "}]}";
+  out += ",\"meta\":{\"n_vocab\":";
+  append_json_int(out, model.config.vocab_size);
+  return out + "}}]}";
 }
 
 http::Task<void> respond_error(http::Exchange& exchange, ApiError error) {

@@ -365,7 +365,7 @@ TEST(Paths, ModelsVersionAndMetrics) {
   EXPECT_EQ(
       models,
       json::parse(R"({"object":"list","data":[{"id":"bytes","object":"model","owned_by":"spillway",
-    "root":"bytes.gguf","parent":null,"max_model_len":200}]})"));
+    "root":"bytes.gguf","parent":null,"max_model_len":200,"meta":{"n_vocab":260}}]})"));
   EXPECT_EQ(parsed(server.get("/version"))["version"], "0.1.0");
   parsed(server.post("/v1/completions", R"({"prompt":"a"})"));
   const std::string metrics = server.get("/metrics");
