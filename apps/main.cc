@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 
+#include "apps/bench_serve.h"
 #include "apps/commands.h"
 #include "apps/help_formatter.h"
 #include "base/log.h"
@@ -63,6 +64,24 @@ void add_generate(CLI::App& app, Action* action) {
   command->callback([=] { *action = [=] { return apps::generate(*options); }; });
 }
 
+// Under bench: CLI11 would take "serve" for a MODEL that is required, so bench asks for its own in
+// its callback.
+CLI::App* add_bench_serve(CLI::App& bench, Action* action) {
+  CLI::App* command = bench.add_subcommand(
+      "serve", "put load on a running server (arguments and output as vllm bench serve has them)");
+  CLI::Option* model = bench.get_option("model");
+  model->required(false);
+  command->excludes(model);
+  auto options = std::make_shared<apps::BenchServeOptions>();
+  apps::add_bench_serve_options(*command, options.get());
+  command->footer(
+      "\nExamples:\n  spillway bench serve --base-url http://127.0.0.1:8000 --num-prompts 64 "
+      "--max-concurrency 8\n  spillway bench serve --request-rate 2 --random-input-len 8000 "
+      "--goodput ttft:2000 tpot:100 --save-result");
+  command->callback([=] { *action = [=] { return apps::bench_serve(*options); }; });
+  return command;
+}
+
 void add_bench(CLI::App& app, Action* action) {
   CLI::App* command = app.add_subcommand(
       "bench", "measure prompt and generation speed (tests and output as llama-bench has them)");
@@ -93,7 +112,12 @@ void add_bench(CLI::App& app, Action* action) {
   command->footer(
       "\nExamples:\n  spillway bench smollm2 -p 512,4096 -n 64\n  spillway bench model.gguf -p 0 "
       "-n 32 -d 0,7680 -r 3 -t 2 -o json");
-  command->callback([=] { *action = [=] { return apps::bench(*options); }; });
+  CLI::App* serve = add_bench_serve(*command, action);
+  command->callback([=] {
+    if (serve->parsed()) return;
+    if (options->serving.model.empty()) throw CLI::RequiredError("model");
+    *action = [=] { return apps::bench(*options); };
+  });
 }
 
 void add_eval(CLI::App& app, Action* action) {
