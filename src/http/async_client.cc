@@ -40,6 +40,12 @@ bool still_open(Stream& stream) {
          (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
+struct Exchanged {
+  base::Result<Response> response;
+  bool begun = false;     // a byte of the answer has come, or the wait for it was over
+  bool reusable = false;  // the connection can carry another request
+};
+
 }  // namespace
 
 struct AsyncClient::State {
@@ -74,6 +80,34 @@ struct AsyncClient::State {
     if (!ec) stream.socket().set_option(tcp::no_delay(true), ignored);
     co_return ec;
   }
+  // One request and its answer.
+  Task<Exchanged> exchange(Stream& stream, const std::string& request, const OnEvent& on_event) {
+    error_code ec;
+    auto token = into(ec);
+    const asio::const_buffer sent = asio::buffer(request);
+    stream.expires_after(timeout);
+    co_await asio::async_write(stream, sent, token);
+    if (ec) co_return Exchanged{failed("cannot send to", ec)};
+    ResponseReader reader(&on_event, /*head_only=*/false);
+    std::array<char, kReadBytes> bytes;
+    const asio::mutable_buffer space = asio::buffer(bytes);
+    for (bool over = false; !over;) {
+      stream.expires_after(timeout);
+      const size_t n = co_await stream.async_read_some(space, token);
+      if (ec && ec != asio::error::eof) {
+        const bool late = ec == boost::beast::error::timeout;
+        co_return Exchanged{failed("no answer from", ec), late || reader.begun()};
+      }
+      const base::Result<bool> taken = reader.take({bytes.data(), ec ? 0 : n});
+      if (!taken.ok()) {
+        base::Error error = base::error(Code::kIo, "{}:{}: {}", host, port, taken.error().message);
+        co_return Exchanged{std::move(error), reader.begun()};
+      }
+      over = *taken;
+    }
+    // An answer that ended with the connection leaves nothing to keep.
+    co_return Exchanged{reader.response(), true, !ec && reader.reusable()};
+  }
 };
 
 AsyncClient::AsyncClient(asio::any_io_executor executor, std::string host, uint16_t port,
@@ -94,36 +128,19 @@ Task<base::Result<Response>> AsyncClient::stream(const Client::Call& call,
                                                  const OnEvent& on_event) {
   State& s = *state_;
   CHECK(!s.addresses.empty());
-  error_code ec;
-  std::unique_ptr<Stream> stream = s.take_idle();
-  if (stream == nullptr) {
-    stream = std::make_unique<Stream>(s.executor);
-    ec = co_await s.connect(*stream);
-    if (ec) co_return s.failed("cannot connect to", ec);
-  }
   const std::string request = request_bytes(call, s.host, s.port);
-  const asio::const_buffer sent = asio::buffer(request);
-  auto token = into(ec);
-  stream->expires_after(s.timeout);
-  co_await asio::async_write(*stream, sent, token);
-  if (ec) co_return s.failed("cannot send to", ec);
-
-  ResponseReader reader(&on_event, /*head_only=*/false);
-  std::array<char, kReadBytes> bytes;
-  const asio::mutable_buffer space = asio::buffer(bytes);
-  for (bool over = false; !over;) {
-    stream->expires_after(s.timeout);
-    const size_t n = co_await stream->async_read_some(space, token);
-    if (ec && ec != asio::error::eof) co_return s.failed("no answer from", ec);
-    const base::Result<bool> taken = reader.take({bytes.data(), ec ? 0 : n});
-    if (!taken.ok()) {
-      co_return base::error(Code::kIo, "{}:{}: {}", s.host, s.port, taken.error().message);
-    }
-    over = *taken;
+  if (std::unique_ptr<Stream> idle = s.take_idle()) {
+    Exchanged exchanged = co_await s.exchange(*idle, request, on_event);
+    if (exchanged.reusable) s.idle.push_back(std::move(idle));
+    // The server may have closed an idle connection just when the request was sent.
+    if (exchanged.response.ok() || exchanged.begun) co_return std::move(exchanged.response);
   }
-  // An answer that ended with the connection leaves nothing to keep.
-  if (!ec && reader.reusable()) s.idle.push_back(std::move(stream));
-  co_return reader.response();
+  auto fresh = std::make_unique<Stream>(s.executor);
+  const error_code ec = co_await s.connect(*fresh);
+  if (ec) co_return s.failed("cannot connect to", ec);
+  Exchanged exchanged = co_await s.exchange(*fresh, request, on_event);
+  if (exchanged.reusable) s.idle.push_back(std::move(fresh));
+  co_return std::move(exchanged.response);
 }
 
 }  // namespace http

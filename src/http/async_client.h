@@ -33,7 +33,8 @@ class AsyncClient {
   using OnEvent = std::function<bool(std::string_view data)>;
   // As Client::stream(): each event's data goes to `on_event` as it arrives, false from it ends the
   // call; an answer that is no event stream comes back whole. Both arguments must live until the
-  // call is over. Errors: kIo. REQUIRES: resolve() succeeded.
+  // call is over. A kept connection that ends before a byte of the answer is replaced by a new one,
+  // once. Errors: kIo. REQUIRES: resolve() succeeded.
   Task<base::Result<Response>> stream(const Client::Call& call, const OnEvent& on_event);
 
  private:

@@ -7,6 +7,9 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/write.hpp>
 #include <thread>
 
 #include "http/server.h"
@@ -119,6 +122,50 @@ TEST_F(AsyncClientTest, ConnectionsAreUsedAgainUnlessTheServerClosedThem) {
       EXPECT_EQ(outcome.events, "0123456789");
     }
   }
+}
+
+// Takes one connection after another on a port of its own and answers the first `answers[i]`
+// requests of the i-th; the next request is read and the connection then closed without a word.
+class Quitter {
+ public:
+  explicit Quitter(std::vector<int> answers)
+      : acceptor_(asio_, {boost::asio::ip::address_v4::loopback(), 0}),
+        thread_([this, answers = std::move(answers)] {
+          for (const int count : answers) serve(acceptor_.accept(), count);
+        }) {}
+  ~Quitter() { thread_.join(); }
+  uint16_t port() const { return acceptor_.local_endpoint().port(); }
+
+ private:
+  static void serve(boost::asio::ip::tcp::socket socket, int count) {
+    for (int i = 0;; ++i) {
+      std::string request;
+      boost::asio::read_until(socket, boost::asio::dynamic_buffer(request), "\r\n\r\n");
+      if (i == count) return;
+      const std::string answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+      boost::asio::write(socket, boost::asio::buffer(answer));
+    }
+  }
+
+  boost::asio::io_context asio_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  std::thread thread_;
+};
+
+TEST_F(AsyncClientTest, AKeptConnectionThatEndsIsReplacedOnceANewOneIsNot) {
+  Quitter server({1, 1, 0});
+  AsyncClient client(asio_.get_executor(), "127.0.0.1", server.port(), milliseconds(20'000));
+  ASSERT_TRUE(client.resolve().ok());
+  for (int i = 0; i < 2; ++i) {  // the second call meets the end of the first connection
+    Outcome outcome;
+    run(call(client, "/", "", &outcome));
+    ASSERT_TRUE(outcome.response.ok()) << outcome.response.error().message;
+    EXPECT_EQ(outcome.response->body, "ok");
+  }
+  Outcome outcome;  // the second connection ends, and so does the third, which is new
+  run(call(client, "/", "", &outcome));
+  ASSERT_FALSE(outcome.response.ok()) << "an end is no answer";
+  EXPECT_NE(outcome.response.error().message.find("ended before an answer"), std::string::npos);
 }
 
 TEST_F(AsyncClientTest, WholeAnswersComeBackAndAStreamCanBeLeft) {

@@ -63,6 +63,10 @@ base::Result<bool> ResponseReader::take(std::string_view bytes) {
     s.pending.erase(0, used);
   }
   if (ec == beast::http::error::need_more) ec = {};
+  if (bytes.empty() && !s.parser.got_some()) {
+    // Beast takes the end of nothing for an empty answer with status 200.
+    return base::error(base::Code::kIo, "the connection ended before an answer");
+  }
   if (bytes.empty() && !ec) s.parser.put_eof(ec);
   if (ec) return base::error(base::Code::kIo, "broken answer: {}", ec.message());
   s.body += std::exchange(s.parser.get().body(), {});
@@ -71,6 +75,10 @@ base::Result<bool> ResponseReader::take(std::string_view bytes) {
       s.parser.get()[beast::http::field::content_type].starts_with("text/event-stream");
   if (events) s.wanted = deliver_events(s.body, *s.on_event);
   return !s.wanted || s.parser.is_done();
+}
+
+bool ResponseReader::begun() const {
+  return state_->parser.got_some();
 }
 
 bool ResponseReader::reusable() const {

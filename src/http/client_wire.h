@@ -29,8 +29,11 @@ class ResponseReader {
   ~ResponseReader();
 
   // Takes received bytes; empty: the connection has ended. True: the answer is over, or no more of
-  // it is wanted. Errors: kIo, "broken answer: ...".
+  // it is wanted. Errors: kIo.
   base::Result<bool> take(std::string_view bytes);
+
+  // A byte of the answer has come.
+  bool begun() const;
 
   // The connection can carry another request. REQUIRES: take() returned true.
   bool reusable() const;
