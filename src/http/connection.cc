@@ -374,7 +374,8 @@ void Connection::watch() {
 
 void Connection::on_readable(error_code ec) {
   watching_ = false;
-  if (ec) return signal();  // cancelled, or closed by abort()
+  // Cancelled, closed by abort(), or too late to be cancelled: then what came is the next read's.
+  if (ec || stopping_) return signal();
   auto space = buffer_.prepare(kReadBytes);
   const ssize_t n =
       recv(stream_.socket().native_handle(), space.data(), space.size(), MSG_DONTWAIT);
@@ -388,15 +389,20 @@ void Connection::on_readable(error_code ec) {
   signal();
 }
 
-// The wait on the socket must have ended before the next read begins.
+// The wait on the socket must have ended before the next read begins. Its handler runs on this
+// thread, so this must truly sleep: wait() does not once the client is gone, and a write that
+// failed knows that before the handler does.
 Task<void> Connection::stop_watching() {
   if (!watching_) co_return;
+  stopping_ = true;
   error_code ec;
   stream_.socket().cancel(ec);
   while (watching_) {
-    const auto soon = std::chrono::milliseconds(1000);
-    co_await wait(soon);
+    wake_timer_.expires_after(std::chrono::seconds(1));  // on_readable() cuts it short
+    auto token = into(ec);
+    co_await wake_timer_.async_wait(token);
   }
+  stopping_ = false;
   woken_ = false;
 }
 

@@ -83,6 +83,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool woken_ = false;
   bool gone_ = false;
   bool watching_ = false;  // a wait on the socket is pending
+  bool stopping_ = false;  // stop_watching() waits for its end
 };
 
 }  // namespace http

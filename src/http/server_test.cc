@@ -335,6 +335,17 @@ TEST_F(ServerTest, SlowReaderStopsTheWriterAndIsClosedInTheEnd) {
   EXPECT_LT(flooded_mb_.load(), 64);  // what socket buffers hold, not what a queue of ours would
 }
 
+TEST_F(ServerTest, ResetDuringAWriteEndsOnlyThatConnection) {
+  start();
+  {
+    RawClient client(server_->port(), 4096);
+    client.send("GET /flood HTTP/1.1\r\n\r\n");
+    client.read_until("\r\n\r\n");
+  }  // closing with unread input resets the connection
+  left_.get_future().wait();
+  EXPECT_TRUE(has(ask("GET /hello?again HTTP/1.1\r\n\r\n"), "hello again"));
+}
+
 TEST_F(ServerTest, IdleAndHeaderTimeoutsClose) {
   ServerLimits limits = small_limits();
   limits.idle_timeout = milliseconds(50);
