@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,8 @@ struct BenchServeOptions {
   int64_t num_prompts = 1000;
   int64_t num_warmups = 0;
   uint64_t seed = 0;
-  bool ignore_eos = false;  // always, with random
-  double temperature = -1;  // below 0: the server's own
+  bool ignore_eos = false;            // always, with random
+  std::optional<double> temperature;  // the server's own otherwise
   // Arrivals.
   double request_rate = std::numeric_limits<double>::infinity();  // 1/s
   double burstiness = 1;

@@ -59,29 +59,16 @@ void add_server_options(CLI::App& command, BenchServeOptions* o) {
       ->group(kServer);
 }
 
-void add_prompt_options(CLI::App& command, BenchServeOptions* o) {
-  constexpr const char* kPrompts = "Prompts";
-  const CLI::Range tokens(0, 1 << 24), tokens_of_one(1, 1 << 24);
-  command.add_option("--dataset-name", o->dataset, "random, or custom: --dataset-path")
-      ->check(CLI::IsMember({"random", "custom"}))
-      ->capture_default_str()
-      ->group(kPrompts);
-  command
-      .add_option("--dataset-path", o->dataset_path,
-                  "custom: a file of lines {\"prompt\": TEXT, \"output_tokens\": N}")
-      ->check(CLI::ExistingFile)
-      ->group(kPrompts);
-  command
-      .add_option("--custom-output-len", o->custom_output, "custom: tokens, for lines without them")
-      ->check(tokens_of_one)
-      ->capture_default_str()
-      ->group(kPrompts);
+constexpr const char* kPrompts = "Prompts";
+
+void add_random_options(CLI::App& command, BenchServeOptions* o) {
+  const CLI::Range tokens(0, 1 << 24), answer_tokens(1, 1 << 24);
   command.add_option("--random-input-len", o->input_tokens, "random: tokens of a prompt")
       ->check(tokens)
       ->capture_default_str()
       ->group(kPrompts);
   command.add_option("--random-output-len", o->output_tokens, "random: tokens of an answer")
-      ->check(tokens_of_one)
+      ->check(answer_tokens)
       ->capture_default_str()
       ->group(kPrompts);
   command
@@ -96,6 +83,24 @@ void add_prompt_options(CLI::App& command, BenchServeOptions* o) {
       ->check(tokens)
       ->capture_default_str()
       ->group(kPrompts);
+}
+
+void add_prompt_options(CLI::App& command, BenchServeOptions* o) {
+  command.add_option("--dataset-name", o->dataset, "random, or custom: --dataset-path")
+      ->check(CLI::IsMember({"random", "custom"}))
+      ->capture_default_str()
+      ->group(kPrompts);
+  command
+      .add_option("--dataset-path", o->dataset_path,
+                  "custom: a file of lines {\"prompt\": TEXT, \"output_tokens\": N}")
+      ->check(CLI::ExistingFile)
+      ->group(kPrompts);
+  command
+      .add_option("--custom-output-len", o->custom_output, "custom: tokens, for lines without them")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str()
+      ->group(kPrompts);
+  add_random_options(command, o);
   command.add_option("--num-prompts", o->num_prompts, "requests")
       ->check(CLI::Range(1, 10'000'000))
       ->capture_default_str()

@@ -70,7 +70,7 @@ std::string request_body(const BenchServeOptions& options, const std::string& mo
   if (chat) body += "}]";
   body += fmt::format(",\"{}\":{}", chat ? "max_completion_tokens" : "max_tokens", output_tokens);
   if (options.ignore_eos || options.dataset == "random") body += ",\"ignore_eos\":true";
-  if (options.temperature >= 0) body += fmt::format(",\"temperature\":{}", options.temperature);
+  if (options.temperature) body += fmt::format(",\"temperature\":{}", *options.temperature);
   return body + ",\"stream\":true,\"stream_options\":{\"include_usage\":true}}";
 }
 
@@ -181,6 +181,7 @@ std::vector<double> arrival_times(int64_t count, double rate, double burstiness,
   std::gamma_distribution<double> gap(burstiness, 1.0);
   double now = 0;
   for (double& time : times) time = now += gap(random);
+  if (now == 0) return times;  // gaps of a tiny shape are too small for a double
   const double scale = static_cast<double>(count) / rate / now;
   for (double& time : times) time *= scale;
   return times;

@@ -148,6 +148,7 @@ TEST(Arrivals, KeepTheRateAndTheirShape) {
   EXPECT_EQ(poisson, arrival_times(4000, 20, 1, 7));
   EXPECT_TRUE(std::is_sorted(poisson.begin(), poisson.end()));
   EXPECT_NEAR(poisson.back(), 200, 1e-9);
+  for (const double time : arrival_times(3, 20, 1e-3, 7)) EXPECT_TRUE(time >= 0 && time <= 0.15001);
   // Squared coefficient of variation of gaps of shape k is 1 / k.
   for (const double shape : {0.25, 1.0, 16.0}) {
     const std::vector<double> times = arrival_times(20'000, 1, shape, 3);
