@@ -51,6 +51,15 @@ const std::string& http_date() {
   return text;
 }
 
+// A body in a coding that nobody here decodes, or one whose end cannot be found: with "identity"
+// Beast sees no body, and its bytes would be read as the next request.
+bool has_foreign_coding(const beast::http::fields& fields) {
+  const auto field = beast::http::field::transfer_encoding;
+  if (fields.count(field) == 0) return false;
+  const auto value = fields[field];
+  return fields.count(field) > 1 || !equals_ignoring_case({value.data(), value.size()}, "chunked");
+}
+
 // Path and query of a request target in origin form or absolute form.
 void split_target(std::string_view target, Request& request) {
   if (const size_t scheme = target.find("://"); !target.starts_with('/') && scheme != target.npos) {
@@ -125,9 +134,17 @@ Task<bool> Connection::read_request() {
   error_code ec;
   auto token = into(ec);
   co_await beast::http::async_read_header(stream_, buffer_, *parser_, token);
-  if (!ec) co_return co_await read_body();
-  co_await refuse_unread(ec);
-  co_return false;
+  if (ec) {
+    co_await refuse_unread(ec);
+    co_return false;
+  }
+  if (has_foreign_coding(parser_->get())) {
+    unread_input_ = true;
+    std::string message = "Transfer-Encoding must be chunked, alone.";
+    co_await refuse(Refusal::kMalformed, std::move(message));
+    co_return false;
+  }
+  co_return co_await read_body();
 }
 
 // Answers a request that could not be read to its end, where an answer makes sense.

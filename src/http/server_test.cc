@@ -275,6 +275,8 @@ TEST_F(ServerTest, MalformedRequestsAre400AndClose) {
         "POST /echo HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n",
         "POST /echo HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
         "POST /echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\nGET /hello HTTP/1.1\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"}) {
     RawClient client(server_->port());
     client.send(bytes);
