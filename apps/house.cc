@@ -60,19 +60,28 @@ void pad_vocabulary(int32_t vocab_size, core::TokenizerData* data) {
   }
 }
 
-base::Result<void> make_text(const ServingOptions& options, House* house) {
-  load::ModelFiles& files = *house->files;
+base::Result<std::unique_ptr<text::Tokenizer>> make_tokenizer(const load::ModelFiles& files) {
   core::TokenizerData data = files.tokenizer;
   if (!files.tokenizer_json.empty()) {
     ASSIGN_OR_RETURN(data, text::read_tokenizer_json(files.tokenizer_json, std::move(data)));
-  } else if (!files.has_tokenizer) {
+  }
+  pad_vocabulary(files.config.vocab_size, &data);
+  return text::Tokenizer::create(std::move(data));
+}
+
+base::Result<void> make_text(const ServingOptions& options, House* house) {
+  const load::ModelFiles& files = *house->files;
+  if (files.tokenizer_json.empty() && !files.has_tokenizer) {
     if (options.load_format == "dummy") return {};
     return base::error(base::Code::kInvalidArgument,
                        "{}: no tokenizer in the model: expected tokenizer.json beside the weights",
                        options.model);
   }
-  pad_vocabulary(files.config.vocab_size, &data);
-  ASSIGN_OR_RETURN(house->tokenizer, text::Tokenizer::create(std::move(data)));
+  base::Result<std::unique_ptr<text::Tokenizer>> made = make_tokenizer(files);
+  if (!made.ok()) {  // text/ knows no paths
+    return base::error(made.error().code, "{}: {}", options.model, made.error().message);
+  }
+  house->tokenizer = std::move(made).value();
   const std::string& source = house->tokenizer->data().chat_template;
   if (!source.empty()) {
     base::Result<text::ChatTemplate> parsed = text::ChatTemplate::parse(source);

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "load/gguf_model.h"
 #include "load/printable.h"
 
@@ -201,6 +202,10 @@ Result<std::optional<TokenizerData>> read_gguf_tokenizer(const GgufFile& gguf, i
   RETURN_IF_ERROR(read_kinds(gguf, data));
   if (data.model == TokenizerData::Model::kBpe) {
     ASSIGN_OR_RETURN(auto pre, gguf.string("tokenizer.ggml.pre"));
+    if (!pre) {
+      LOG_WARN("{}: no key 'tokenizer.ggml.pre': prompts are split as GPT-2 splits them",
+               gguf.file());
+    }
     data.pre = pre.value_or("default");
     if (std::find(std::begin(kLlama3Names), std::end(kLlama3Names), data.pre) !=
         std::end(kLlama3Names)) {

@@ -182,10 +182,10 @@ base::Result<void> expand_named_pre_tokenizer(core::TokenizerData& data) {
     data.ignore_merges = true;
   } else {
     return base::error(base::Code::kUnsupported,
-                       "pre-tokenizer \"{}\" (tokenizer.ggml.pre) is not supported; supported are "
+                       "pre-tokenizer {:?} (tokenizer.ggml.pre) is not supported; supported are "
                        "gpt-2, default, smollm, "
                        "llama-bpe, qwen2 and tekken",
-                       name);
+                       name.substr(0, 64));
   }
   return {};
 }

@@ -165,13 +165,13 @@ base::Result<void> Reader::read_vocab(const JsonNode& vocab) {
   for (const auto field : object) {
     int64_t id = -1;
     if (field.value.get(id) != simdjson::SUCCESS)
-      return vocab.error(fmt::format("an integer id for \"{}\"", field.key));
+      return vocab.error(fmt::format("an integer id for {:?}", field.key));
     if (field.key.empty()) return vocab.error("tokens that are not empty");
     RETURN_IF_ERROR(reserve_id(vocab, id));
     std::string& token = data_.tokens[static_cast<size_t>(id)];
     if (!token.empty())
       return vocab.error(
-          fmt::format("one token of id {}, not \"{}\" and \"{}\"", id, token, field.key));
+          fmt::format("one token of id {}, not {:?} and {:?}", id, token, field.key));
     token = field.key;
   }
   return {};
@@ -219,7 +219,7 @@ base::Result<void> Reader::read_added_tokens(const JsonNode& list) {
     if (token.text.empty()) return node.error("content that is not empty");
     if (!spelling.empty() && spelling != token.text) {
       return node.error(
-          fmt::format("the id of \"{}\", not {}, which is \"{}\"", token.text, id, spelling));
+          fmt::format("the id of {:?}, not {}, which is {:?}", token.text, id, spelling));
     }
     spelling = token.text;
     data_.added.push_back(std::move(token));

@@ -241,7 +241,7 @@ TEST(Create, RefusesWhatIsBroken) {
       "\"zz\" is not a token", Code::kInvalidArgument,
       [](auto& d) { d.merges.push_back({"z", "z"}); }, byte_level_data());
   refused(
-      "pre-tokenizer \"poro\"", Code::kUnsupported, [](auto& d) { d.pre = "poro"; },
+      "pre-tokenizer \"poro\\n\"", Code::kUnsupported, [](auto& d) { d.pre = "poro\n"; },
       byte_level_data());
   refused("kinds", Code::kInvalidArgument, [](auto& d) { d.kinds.pop_back(); }, byte_level_data());
   refused("bos token 999", Code::kInvalidArgument, [](auto& d) { d.bos = 999; }, byte_level_data());

@@ -39,8 +39,11 @@ class CommandLine(unittest.TestCase):
             damaged.write_bytes(pathlib.Path(serving.LONGNEEDLE).read_bytes()[:100_000])
             needles = pathlib.Path(folder) / "needles.jsonl"
             needles.write_text('{"id": 1, "context": "", "items": [{"kind": "secret"}]}')
+            foreign = pathlib.Path(folder) / "foreign.gguf"
+            foreign.write_bytes(pathlib.Path(serving.LONGNEEDLE).read_bytes().replace(b"\0smollm", b"\0smo\nlm", 1))
             for arguments, words in ((["inspect", "no-such-model"], "no-such-model"),
                                      (["inspect", str(damaged)], "damaged.gguf"),
+                                     (["generate", str(foreign), "-p", "hi"], "foreign.gguf: pre-tokenizer"),
                                      (["bench", serving.LONGNEEDLE, "-p", "0", "-n", "0"], "nothing to measure"),
                                      (["bench", serving.LONGNEEDLE, "--device-memory", "lots"], "lots"),
                                      (["generate", serving.LONGNEEDLE, "-f", "no-such-file"], "no-such-file"),
