@@ -31,7 +31,7 @@ struct ServerOptions {
       served_model_name;  // "model" of answers and /v1/models; other names in requests are refused
   std::string version = "0.1.0";  // of /version
   http::ServerLimits limits;
-  int text_workers = 1;
+  int text_workers = 1;  // for small bodies; large ones have a thread of their own
   int text_queue = 256;  // bodies that wait for a text worker; then 429
   std::chrono::milliseconds shutdown_timeout{30'000};  // running answers, after the first signal
   std::chrono::milliseconds flush_timeout{2'000};  // open connections, once no answer is being made

@@ -64,7 +64,7 @@ class Service {
       shared->done.store(true);
       wake();
     };
-    if (!workers_.try_submit(std::move(work))) co_return std::nullopt;
+    if (!workers_.try_submit(std::move(work), body->size())) co_return std::nullopt;
     const std::chrono::milliseconds long_time{3'600'000};
     while (!shared->done.load() && !exchange.gone()) co_await exchange.wait(long_time);
     if (!shared->done.load()) co_return std::nullopt;

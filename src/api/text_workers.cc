@@ -4,11 +4,12 @@
 
 namespace api {
 
-TextWorkers::TextWorkers(int num_threads, size_t queue_capacity) : jobs_(queue_capacity) {
-  for (int i = 0; i < num_threads; ++i) {
-    threads_.emplace_back([this](const std::stop_token& stop) {
+TextWorkers::TextWorkers(int num_threads, size_t queue_capacity)
+    : small_(queue_capacity), large_(queue_capacity) {
+  for (int i = 0; i <= num_threads; ++i) {
+    threads_.emplace_back([&lane = i < num_threads ? small_ : large_](const std::stop_token& stop) {
       while (!stop.stop_requested()) {
-        if (auto job = jobs_.pop_for(std::chrono::seconds(1))) (*job)();
+        if (auto job = lane.pop_for(std::chrono::seconds(1))) (*job)();
       }
     });
   }
@@ -16,7 +17,8 @@ TextWorkers::TextWorkers(int num_threads, size_t queue_capacity) : jobs_(queue_c
 
 TextWorkers::~TextWorkers() {
   for (std::jthread& thread : threads_) thread.request_stop();
-  jobs_.close();
+  small_.close();
+  large_.close();
 }
 
 }  // namespace api
