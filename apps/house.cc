@@ -51,7 +51,8 @@ std::string describe_type(const load::ModelFiles& files) {
                      core::info(most->first).name);
 }
 
-// Gives every row of the embedding a token: a model may have more rows than its tokenizer has texts, and may sample them.
+// Gives every row of the embedding a token: a model may have more rows than its tokenizer has
+// texts, and may sample them.
 void pad_vocabulary(int32_t vocab_size, core::TokenizerData* data) {
   const bool has_kinds = !data->kinds.empty();
   while (static_cast<int32_t>(data->tokens.size()) < vocab_size) {
