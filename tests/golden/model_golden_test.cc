@@ -58,7 +58,7 @@ class Runner {
  public:
   Runner(const std::string& path, Isa isa, DType kv_type, int32_t rows_max, int32_t context,
          int threads = 2)
-      : pool_(threads), stream_(pool_), rows_max_(rows_max) {
+      : pool_(threads), stream_(pool_) {
     files_ = load::open_model(path, load::LoadFormat::kAuto, 0).value();
     const core::ModelConfig& c = files_->config;
     const int32_t blocks = (context + kPageTokens - 1) / kPageTokens;
@@ -119,7 +119,6 @@ class Runner {
  private:
   base::ThreadPool pool_;
   device::Stream stream_;
-  int32_t rows_max_;
   std::unique_ptr<load::ModelFiles> files_;
   std::optional<store::KvPool> kv_;
   std::vector<ops::KvLayer> layers_;
