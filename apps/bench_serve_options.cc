@@ -112,6 +112,7 @@ void add_prompt_options(CLI::App& command, BenchServeOptions* o) {
       ->capture_default_str()
       ->group(kPrompts);
   command.add_option("--seed", o->seed, "of prompts, lengths and arrivals")
+      ->check(kSeed)
       ->capture_default_str()
       ->group(kPrompts);
   command.add_flag("--ignore-eos", o->ignore_eos, "do not stop at an end token (random: always)")

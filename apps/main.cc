@@ -56,7 +56,9 @@ void add_generate(CLI::App& app, Action* action) {
       ->check(CLI::Range(0.0f, 10.0f))
       ->check(CLI::Validator(check_number, ""))
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "seed of the draws")->capture_default_str();
+  command->add_option("--seed", options->seed, "seed of the draws")
+      ->check(apps::kSeed)
+      ->capture_default_str();
   apps::add_engine_options(*command, &options->serving);
   command->footer(
       "\nExamples:\n  spillway generate smollm2 --chat -p 'Why is the sky blue?'\n  spillway "
@@ -172,7 +174,7 @@ int main(int argc, char** argv) {
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them last first
     app.parse(std::move(arguments));
   } catch (const CLI::ParseError& e) {
-    return app.exit(e);
+    return app.exit(e) == 0 ? 0 : 2;  // 2: the command line is wrong, as shells have it
   }
   base::Result<void> done = base::set_log_level(log_level);
   if (done.ok()) done = action();

@@ -1,6 +1,7 @@
 #include "apps/options.h"
 
 #include <array>
+#include <charconv>
 
 namespace apps {
 namespace {
@@ -62,6 +63,15 @@ void refuse_unbuilt(CLI::App& command) {
 
 }  // namespace
 
+const CLI::Validator kSeed(
+    [](const std::string& text) -> std::string {
+      uint64_t seed = 0;
+      const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), seed);
+      if (failed == std::errc() && end == text.data() + text.size()) return {};
+      return "'" + text + "' is no seed: expected a whole number from 0 to 2^64 - 1";
+    },
+    "");
+
 void add_model_options(CLI::App& command, ServingOptions* o) {
   command
       .add_option(
@@ -74,6 +84,7 @@ void add_model_options(CLI::App& command, ServingOptions* o) {
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
   command.add_option("--dummy-seed", o->dummy_seed, "seed of --load-format dummy")
+      ->check(kSeed)
       ->capture_default_str();
 }
 

@@ -49,6 +49,10 @@ void add_model_options(CLI::App& command, ServingOptions* options);
 void add_engine_options(CLI::App& command, ServingOptions* options);
 void add_listen_options(CLI::App& command, ListenOptions* options);
 
+// Accepts whole numbers from 0 to 2^64 - 1 as they are typed; a sign or a larger number is an
+// error, not another seed.
+extern const CLI::Validator kSeed;
+
 // `argv` with vLLM's underscores in option names turned into hyphens (--max_num_seqs), values
 // untouched.
 std::vector<std::string> with_hyphens(int argc, char** argv);

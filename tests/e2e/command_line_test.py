@@ -67,6 +67,12 @@ class CommandLine(unittest.TestCase):
             self.assertNotEqual(done.returncode, 0, value)
             self.assertIn("--temperature", done.stderr + done.stdout)
 
+    def test_a_seed_is_a_whole_number(self):
+        for value in ("-1", "18446744073709551616", "1.5", "x"):
+            done = run("generate", serving.LONGNEEDLE, "-p", "hi", "--seed=" + value)
+            self.assertEqual(done.returncode, 2, value)
+            self.assertIn("--seed", done.stderr + done.stdout)
+
     def test_every_instruction_set_and_thread_count_finds_the_needle(self):
         prompt, answer = short_needle()
         with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
@@ -74,7 +80,7 @@ class CommandLine(unittest.TestCase):
             file.flush()
             for options in (["--isa", "reference"], ["--isa", "avx2"], ["--isa", "avx512"], ["-t", "1"], ["--kv-cache-dtype", "f32"]):
                 done = run("generate", serving.LONGNEEDLE, "-f", file.name, "-n", "16", *options)
-                if "avx" in " ".join(options) and "does not have" in done.stderr:
+                if "avx" in " ".join(options) and "this processor offers" in done.stderr:
                     continue  # this processor lacks it
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertIn(answer, done.stdout, options)
