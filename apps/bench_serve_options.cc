@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "apps/bench_serve.h"
+#include "apps/options.h"
 
 namespace apps {
 namespace {
