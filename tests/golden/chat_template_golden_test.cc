@@ -89,7 +89,7 @@ TEST(ChatTemplateGolden, PublishedTemplates) {
       const std::string digest = got.ok() ? sha256(*got) : "error";
       EXPECT_EQ(digest, expected.get<std::string>())
           << name << " " << conversation << ": " << (got.ok() ? "rendered" : got.error().message);
-      (got.ok() ? equal : refused) += digest == expected ? 1 : 0;
+      (got.ok() ? equal : refused) += digest == expected.get<std::string>() ? 1 : 0;
     }
   }
   RecordProperty("equal", equal);
