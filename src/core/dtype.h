@@ -22,9 +22,13 @@ enum class DType : uint8_t {
   kQ5_1,
   kQ4_K,
   kQ5_K,
-  kQ6_K
+  kQ6_K,
+  // Of KV pages alone: one byte an element, scales beside them (core/kv_shape.h).
+  kI8,
+  kF8E4M3
 };
-inline constexpr int kNumDTypes = 11;
+inline constexpr int kNumDTypes = 11;    // those that weights can have
+inline constexpr int kNumKvDTypes = 13;  // with those of KV pages
 
 struct DTypeInfo {
   std::string_view name;   // "F32", "Q4_K"
@@ -33,7 +37,7 @@ struct DTypeInfo {
 };
 
 const DTypeInfo& info(DType type);
-// The type called `name` (as in DTypeInfo), or nothing.
+// The weights' type called `name` (as in DTypeInfo), or nothing.
 std::optional<DType> find_dtype(std::string_view name);
 
 // Bytes of one row of `elements` elements. REQUIRES: elements is a multiple of the block's.

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "core/step.h"
+
 namespace core {
 
 struct EngineSnapshot {
@@ -28,6 +30,12 @@ struct EngineSnapshot {
   int64_t requests_finished_stop = 0, requests_finished_length = 0, requests_aborted = 0,
           requests_failed = 0;
   int64_t requests_refused = 0;  // inbox full
+  KvCounters kv;                 // summed over all steps
+  int64_t put_back = 0;          // times admission scheduled a sequence and undid it
+  int64_t transfers_failed = 0;
+  // Gauges of the tiers; 0 without a host tier.
+  int64_t frames_total = 0, frames_free = 0, frames_shared = 0;  // rows of frames
+  int64_t working_set_frames = 0;  // of the sequences in the last step
   // monotonic clock at the end of the last loop, idle ones included
   int64_t engine_heartbeat_us = 0;
 };

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/ids.h"
@@ -19,6 +20,13 @@ namespace core {
 // prompt rows are computed in tiles, decode rows one by one with splits by their own length. A
 // resumed sequence replays its generated rows as kDecode.
 enum class RowKind : uint8_t { kPrompt, kDecode };
+
+// A page that stands in a row of frames that several sequences may use: never evicted by the
+// device.
+struct SharedFrame {
+  int32_t page = 0;
+  FrameId frame{};
+};
 
 // (sequence, layer range, token range): "n tokens of sequence s". A prefill chunk, a decode and a
 // replay differ only in kind.
@@ -41,6 +49,23 @@ struct Segment {
   // block table from position 0; valid to ceil(token_end / P)
   std::span<const BlockId> blocks;
   const SamplingParams* sampling = nullptr;
+
+  // With a host tier, else empty. The rows of frames that are this sequence's own, in the order
+  // they were given: from step to step the host only appends to the list or cuts its end
+  // (FrameCut). While it is `resident`, page i is in frames[i] in every column.
+  std::span<const FrameId> frames;
+  bool resident = false;
+  // Pages that stand in shared rows: (page, row), rising pages, the same until the sequence leaves.
+  std::span<const SharedFrame> shared;
+  // Layer-segmented prefill that does not fit as resident: rows whose frames make up the two layer
+  // buffers, half each. Frame k of a buffer of rows r[0..n) is column k % C of row r[k / C], C the
+  // device's columns; page j of the layer's i-th column is frame j * (columns of the layer) + i.
+  // Empty: prompt rows are written to frames[] like decode rows.
+  std::span<const FrameId> layer_buffers;
+  // Layer-segmented prefill: where the residual stream waits between layers, one id for each P
+  // tokens from position activation_begin on (a multiple of P).
+  std::span<const int32_t> activations;
+  int32_t activation_begin = 0;
 };
 
 struct StepPlan {
@@ -64,12 +89,53 @@ struct BlockCopy {
   int32_t num_tokens = 0;
 };
 
-// Bytes to move for a step, carried out before it runs. Copies between tiers join here when tiers
-// exist.
-struct TransferPlan {
-  std::vector<BlockCopy> copies;
+// The device keeps only the first `keep` of the sequence's own rows: the pages last selected
+// longest ago are evicted (all of them have homes), the others move into the rows that stay.
+// Afterwards the cut rows hold nothing. keep == 0 also forgets the sequence: `slot` is free for
+// another.
+struct FrameCut {
+  SeqId seq{};
+  int32_t slot = 0;
+  int32_t keep = 0;
+};
 
-  void clear() { copies.clear(); }
+// The first `num_tokens` tokens of every page of a block copied between its home and a row of
+// frames.
+struct BlockMove {
+  BlockId block{};
+  FrameId frame{};
+  int32_t num_tokens = 0;  // P: the whole page; less: an unsealed tail
+};
+
+// A page record between its home and the disk tier, named by the record's number.
+struct DiskMove {
+  BlockId block{};
+  uint64_t record = 0;
+  uint64_t check = 0;  // of the tokens and the prefix the block stands for: part of the record
+};
+
+// Bytes to move for a step, carried out in the order of the members, before the step's rows run.
+// Without a host tier only `copies`.
+struct TransferPlan {
+  std::vector<BlockMove> tail_saves;  // frame -> home, of sequences that lose their frames
+  std::vector<FrameCut> cuts;
+  std::vector<DiskMove> spills;   // home -> disk, of cached blocks whose homes are wanted
+  std::vector<BlockCopy> copies;  // home -> home (device block -> device block without a host tier)
+  std::vector<DiskMove> fetches;  // disk -> home; done when StepResult::fetched says so
+  std::vector<BlockMove> loads;   // home -> frame: shared rows, tails that come back
+
+  void clear() {
+    tail_saves.clear();
+    cuts.clear();
+    spills.clear();
+    copies.clear();
+    fetches.clear();
+    loads.clear();
+  }
+  bool empty() const {
+    return tail_saves.empty() && cuts.empty() && spills.empty() && copies.empty() &&
+           fetches.empty() && loads.empty();
+  }
 };
 
 struct TokenLogprob {
@@ -94,12 +160,48 @@ struct SegmentResult {
   // of the prompt tokens at positions [logits_begin + 1, min(token_end, prompt_len - 1)], when
   // asked for
   std::vector<PositionLogprobs> prompt;
+  // A transfer of this sequence failed: its request fails, the others go on. A line for people.
+  std::string error;
+  // Decode rows under selection: rows of frames that would hold every page selected in the last w
+  // steps (the most of any column), and pages selected and missed in this step, over all columns.
+  int32_t working_set_frames = 0;
+  int64_t working_set_pages = 0;
+  int64_t pages_selected = 0, pages_missed = 0;
+};
+
+// What a step did with KV pages, to be added up: the proof that a mechanism ran.
+struct KvCounters {
+  int64_t pages_scored = 0;  // (page, KV head) pairs whose statistics were read
+  int64_t selections = 0;    // (row, layer, KV head) selections made
+  int64_t selections_reused = 0;
+  int64_t pages_selected = 0;  // attended under selection
+  int64_t pages_sealed = 0;    // statistics written
+  int64_t pages_missed = 0;    // selected and not resident
+  int64_t pages_loaded = 0;    // host -> device, misses, shared rows, layer buffers
+  int64_t pages_evicted = 0;
+  int64_t pages_scratch = 0;  // misses that found no frame
+  int64_t pages_saved = 0;    // device -> host
+  int64_t bytes_loaded = 0, bytes_saved = 0;
+  int64_t load_us = 0, save_us = 0;  // time the step waited for loads; time saves took beside it
+  int64_t layers_segmented = 0;      // (segment, layer) pairs of layer-segmented prefill
+  int64_t disk_pages_written = 0, disk_pages_read = 0, disk_failures = 0;
+  int64_t device_bytes_peak = 0;  // gauge: device memory in use at most, so far
+
+  void add(const KvCounters& step);
 };
 
 struct StepResult {
   uint64_t step = 0;
   std::vector<SegmentResult> segments;  // one per segment of the plan, in its order
   int64_t run_us = 0;                   // time the step took on the device
+  KvCounters kv;
+  std::vector<BlockId> lost;  // homes whose save failed: what they hold must not be used
+  // Reads from disk that have ended since the last step: ok, or the block holds nothing.
+  struct Fetched {
+    BlockId block{};
+    bool ok = false;
+  };
+  std::vector<Fetched> fetched;
 };
 
 }  // namespace core

@@ -12,15 +12,20 @@
 #include "base/result.h"
 #include "core/dtype.h"
 #include "core/ids.h"
+#include "core/kv_options.h"
+#include "core/kv_shape.h"
 #include "core/model_config.h"
 
 namespace engine {
 
 struct EngineOptions {
+  core::SparseOptions sparse;
+  core::TierOptions tiers;
+  core::HeadKinds heads;  // of the heads file and of sliding-window layers; empty: all retrieval
   // Behaviour.
   std::optional<int32_t> max_model_len;      // tokens; default: the model's context, or what the KV
                                              // memory holds if that is less
-  core::DType kv_type = core::DType::kBF16;  // kBF16, kF16 or kF32
+  core::DType kv_type = core::DType::kBF16;  // kBF16, kF16, kF32, kI8 or kF8E4M3
   bool prefix_cache = true;
   bool deterministic =
       false;  // reuse only cached blocks that prompts made, so that a hit changes no bit
@@ -49,10 +54,25 @@ struct ResolvedSizes {
   int32_t max_num_batched_tokens = 0;
   int32_t page_tokens = 0;  // P
   core::DType kv_type = core::DType::kBF16;
-  int32_t num_blocks = 0;   // N
-  int64_t block_bytes = 0;  // L * Hk * 2 * P * D * sizeof(KV)
+  int32_t num_blocks = 0;   // N: homes with a host tier, else places in the device tier
+  int64_t block_bytes = 0;  // pages of one block, over its columns
   int64_t kv_bytes = 0;     // num_blocks * block_bytes
-  int32_t context_max = 0;  // tokens of one sequence, prompt and output; num_blocks hold it
+  // The rest of the plan of memory; 0 where a mechanism is off.
+  core::PageShape page;
+  core::RingShape ring;          // of streaming heads, when they keep no pages in blocks
+  int32_t num_rings = 0;         // sequences that can run; caps max_num_seqs
+  int64_t ring_bytes = 0;        // of all rings
+  int64_t stats_bytes = 0;       // of all blocks, in the device tier
+  int64_t open_bytes = 0;        // BF16 pages being filled, quantised KV
+  int32_t num_frames = 0;        // rows of frames, with a host tier
+  int64_t frame_bytes = 0;       // of one row, over its columns
+  int32_t scratch_frames = 0;    // single pages
+  int64_t tables_bytes = 0;      // residency and selection, per sequence
+  int32_t activation_pages = 0;  // of P tokens each: prefills that wait between layers
+  int64_t activation_bytes = 0;  // of all of them
+  int64_t device_bytes = 0;      // all of the device tier together: what --device-memory bounds
+  int64_t host_bytes = 0;        // homes
+  int32_t context_max = 0;       // tokens of one sequence, prompt and output; num_blocks hold it
   int64_t weights_bytes = 0;
   int64_t workspace_bytes = 0;
   int64_t staging_bytes = 0;

@@ -29,6 +29,24 @@ struct ModelLimits {
   int32_t page_tokens = 0;      // P
 };
 
+// One layer's attention over the step's rows: what a model calls between RoPE and the output
+// projection. Implemented by exec/, which knows pages, selections and tiers.
+struct AttendArgs {
+  int32_t layer = 0;
+  const float* q = nullptr;  // (T, Hq, D) f32 after RoPE
+  const float* k = nullptr;  // (T, Hk, D) f32 after RoPE
+  const float* v = nullptr;  // (T, Hk, D) f32
+  int64_t stride = 0;        // elements from a row to the next, of all of them
+  float softmax_scale = 0.0f;
+  float* out = nullptr;            // (T, Hq, D) f32, same stride; q itself
+  std::span<std::byte> workspace;  // >= attention_workspace_bytes of the model's limits
+};
+class LayerAttention {
+ public:
+  virtual ~LayerAttention() = default;
+  virtual void attend(const AttendArgs& args) = 0;
+};
+
 struct ForwardArgs {
   std::span<const core::TokenId> tokens;            // (T)
   std::span<const int32_t> positions;               // (T)

@@ -35,6 +35,9 @@ PanelFormat format_of(DType type) {
       return PanelFormat::kInt8Super;
     case DType::kQ6_K:
       return PanelFormat::kInt8Sub16;
+    case DType::kI8:
+    case DType::kF8E4M3:
+      break;  // of KV pages, never of weights
   }
   CHECK(false, "type {}", static_cast<int>(type));
   return PanelFormat::kFloat32;
@@ -179,6 +182,8 @@ void split_block(DType type, const std::byte* b, Block& out) {
     case DType::kF32:
     case DType::kF16:
     case DType::kBF16:
+    case DType::kI8:
+    case DType::kF8E4M3:
       break;
   }
   CHECK(false, "type {} has no blocks", static_cast<int>(type));

@@ -140,6 +140,9 @@ void dequantize_block(core::DType type, const std::byte* b, float* out) {
       return q45_k(b, b + 16, b + 48, out);
     case core::DType::kQ6_K:
       return q6_k(b, out);
+    case core::DType::kI8:
+    case core::DType::kF8E4M3:
+      break;  // of KV pages, never of weights
   }
   CHECK(false, "type {}", static_cast<int>(type));
 }
