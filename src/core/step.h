@@ -52,7 +52,8 @@ struct Segment {
 
   // With a host tier, else empty. The rows of frames that are this sequence's own, in the order
   // they were given: from step to step the host only appends to the list or cuts its end
-  // (FrameCut). While it is `resident`, page i is in frames[i] in every column.
+  // (FrameCut). While it is `resident`, its pages that are in no shared row stand in them in order
+  // and in every column: page i in frames[i] when none is shared.
   std::span<const FrameId> frames;
   bool resident = false;
   // Pages that stand in shared rows: (page, row), rising pages, the same until the sequence leaves.
@@ -99,12 +100,17 @@ struct FrameCut {
   int32_t keep = 0;
 };
 
-// The first `num_tokens` tokens of every page of a block copied between its home and a row of
-// frames.
+// The first `num_tokens` tokens of every page of a block copied between its home and frames.
 struct BlockMove {
   BlockId block{};
-  FrameId frame{};
+  FrameId frame{};         // loads: the row that takes it; saves: the device knows
   int32_t num_tokens = 0;  // P: the whole page; less: an unsealed tail
+  // Whose page it is. The device notes that a loaded page stands in the row, and saves a tail from
+  // where each column has it (they differ unless the sequence is resident). A loaded page's
+  // sequence has a segment in the same step. slot < 0: a shared row, which is nobody's own.
+  SeqId seq{};
+  int32_t slot = -1;
+  int32_t page = 0;
 };
 
 // A page record between its home and the disk tier, named by the record's number.
