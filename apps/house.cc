@@ -175,7 +175,7 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes, 
   LOG_INFO("{}: {} packed for {} in {:.2f} s, {} threads", house->model_type,
            base::format_bytes(house->model->weight_bytes()), device::isa_name(house->isa),
            static_cast<double>(now_us() - begin_us) * 1e-6, house->pool->num_threads());
-  ASSIGN_OR_RETURN(house->executor, exec::CpuExecutor::create(*house->stream, *house->model, c,
+  ASSIGN_OR_RETURN(house->executor, exec::CpuExecutor::create(*house->stream, ops, *house->model, c,
                                                               std::move(kv), executor));
   auto engine = std::make_unique<engine::ServingEngine>(e, sizes, c, *house->executor,
                                                         fingerprint(*house), engine::monotonic_us);

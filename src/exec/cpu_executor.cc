@@ -31,12 +31,11 @@ int64_t CpuExecutor::staging_bytes(const core::ModelConfig& config,
          options.segments_max * int64_t{sizeof(ops::AttentionSegment)};
 }
 
-base::Result<std::unique_ptr<CpuExecutor>> CpuExecutor::create(device::Stream& stream,
-                                                               model::Model& model,
-                                                               const core::ModelConfig& config,
-                                                               store::KvPool kv,
-                                                               const CpuExecutorOptions& options) {
-  std::unique_ptr<CpuExecutor> made(new CpuExecutor(stream, model, config, std::move(kv), options));
+base::Result<std::unique_ptr<CpuExecutor>> CpuExecutor::create(
+    device::Stream& stream, const ops::OpTable& ops, model::Model& model,
+    const core::ModelConfig& config, store::KvPool kv, const CpuExecutorOptions& options) {
+  std::unique_ptr<CpuExecutor> made(
+      new CpuExecutor(stream, ops, model, config, std::move(kv), options));
   const int num_threads = stream.pool().num_threads();
   made->sample_workspace_bytes_ = align(ops::sample_workspace_bytes(config.vocab_size));
   ASSIGN_OR_RETURN(made->logits_, device::Buffer::allocate(logits_bytes(config), "logits"));
@@ -46,10 +45,15 @@ base::Result<std::unique_ptr<CpuExecutor>> CpuExecutor::create(device::Stream& s
   return made;
 }
 
-CpuExecutor::CpuExecutor(device::Stream& stream, model::Model& model,
+CpuExecutor::CpuExecutor(device::Stream& stream, const ops::OpTable& ops, model::Model& model,
                          const core::ModelConfig& config, store::KvPool kv,
                          const CpuExecutorOptions& options)
-    : stream_(stream), model_(model), config_(config), options_(options), kv_(std::move(kv)) {
+    : stream_(stream),
+      model_(model),
+      config_(config),
+      options_(options),
+      kv_(std::move(kv)),
+      attention_(stream, ops, config.num_q_heads) {
   const store::KvPoolShape& shape = kv_.shape();
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     layers_.push_back({.base = kv_.layer_base(layer),
@@ -77,8 +81,12 @@ base::Result<void> CpuExecutor::run(const core::StepPlan& plan, const core::Tran
   for (const core::BlockCopy& copy : transfers.copies)
     kv_.copy_tokens(copy.from, copy.to, copy.num_tokens);
   gather_inputs(plan);
-  model_.forward(
-      {.tokens = tokens_, .positions = positions_, .segments = segments_, .kv = layers_});
+  attention_.set_step(segments_, layers_);
+  model_.forward({.tokens = tokens_,
+                  .positions = positions_,
+                  .attention = &attention_,
+                  .layer_begin = 0,
+                  .layer_end = config_.num_layers});
   prepare_result(plan, result);
   finish_rows(plan, result);
   result->run_us = std::chrono::duration_cast<std::chrono::microseconds>(

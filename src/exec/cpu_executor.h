@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "exec/dense_attention.h"
 #include "exec/executor.h"
 #include "model/model.h"
 #include "store/kv_pool.h"
@@ -28,11 +29,9 @@ struct CpuExecutorOptions {
 class CpuExecutor final : public Executor {
  public:
   // Errors: kTooLarge (memory).
-  static base::Result<std::unique_ptr<CpuExecutor>> create(device::Stream& stream,
-                                                           model::Model& model,
-                                                           const core::ModelConfig& config,
-                                                           store::KvPool kv,
-                                                           const CpuExecutorOptions& options);
+  static base::Result<std::unique_ptr<CpuExecutor>> create(
+      device::Stream& stream, const ops::OpTable& ops, model::Model& model,
+      const core::ModelConfig& config, store::KvPool kv, const CpuExecutorOptions& options);
 
   base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                          core::StepResult* result) override;
@@ -51,8 +50,8 @@ class CpuExecutor final : public Executor {
     int32_t position = 0;
   };
 
-  CpuExecutor(device::Stream& stream, model::Model& model, const core::ModelConfig& config,
-              store::KvPool kv, const CpuExecutorOptions& options);
+  CpuExecutor(device::Stream& stream, const ops::OpTable& ops, model::Model& model,
+              const core::ModelConfig& config, store::KvPool kv, const CpuExecutorOptions& options);
   base::Result<void> check(const core::StepPlan& plan) const;
   void gather_inputs(const core::StepPlan& plan);
   void prepare_result(const core::StepPlan& plan, core::StepResult* result);
@@ -65,6 +64,7 @@ class CpuExecutor final : public Executor {
   const core::ModelConfig config_;
   const CpuExecutorOptions options_;
   store::KvPool kv_;
+  DenseAttention attention_;
   std::vector<ops::KvLayer> layers_;
   std::vector<core::TokenId> tokens_;
   std::vector<int32_t> positions_;

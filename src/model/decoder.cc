@@ -60,7 +60,7 @@ Decoder::Decoder(DecoderParts parts)
   WorkspacePlan p = plan_workspace(config_, limits_, ops_, stream_.pool().num_threads());
   CHECK(workspace_.size() >= p.total, "workspace {} < {}", workspace_.size(), p.total);
   auto at = [&](int64_t offset) { return reinterpret_cast<float*>(workspace_.data() + offset); };
-  x_ = at(p.x);
+  own_x_ = at(p.x);
   h_ = at(p.h);
   qkv_ = at(p.qkv);
   gate_up_ = at(p.gate_up);
@@ -70,16 +70,21 @@ Decoder::Decoder(DecoderParts parts)
 void Decoder::forward(const ForwardArgs& args) {
   rows_ = static_cast<int64_t>(args.tokens.size());
   CHECK(rows_ <= limits_.rows_max && args.positions.size() == args.tokens.size(), "{} rows", rows_);
-  CHECK(args.kv.size() == weights_.layers.size());
+  CHECK(0 <= args.layer_begin && args.layer_begin < args.layer_end &&
+            args.layer_end <= config_.num_layers,
+        "layers [{}, {})", args.layer_begin, args.layer_end);
+  finished_ = args.layer_end == config_.num_layers;
+  CHECK(args.hidden != nullptr || (args.layer_begin == 0 && finished_));
+  x_ = args.hidden != nullptr ? args.hidden : own_x_;
   if (rows_ == 0) return;
-  ops_.embed(stream_, {&weights_.token_embd, args.tokens, x_});
-  for (int32_t layer = 0; layer < config_.num_layers; ++layer) run_layer(layer, args);
+  if (args.layer_begin == 0) ops_.embed(stream_, {&weights_.token_embd, args.tokens, x_});
+  for (int32_t layer = args.layer_begin; layer < args.layer_end; ++layer) run_layer(layer, args);
 }
 
 void Decoder::logits(std::span<const int32_t> rows, float* out) {
   const int64_t num_rows = static_cast<int64_t>(rows.size());
   const int64_t width = config_.model_dim;
-  CHECK(num_rows <= limits_.logits_rows_max, "{} rows of logits", num_rows);
+  CHECK(finished_ && num_rows <= limits_.logits_rows_max, "{} rows of logits", num_rows);
   for (int64_t i = 0; i < num_rows; ++i) {
     CHECK(rows[static_cast<size_t>(i)] < rows_);
     std::memcpy(h_ + i * width, x_ + rows[static_cast<size_t>(i)] * width,
@@ -164,22 +169,14 @@ void Decoder::rotate(const ForwardArgs& args) {
 }
 
 void Decoder::attend(int32_t layer, const ForwardArgs& args) {
-  const ops::KvLayer& kv = args.kv[static_cast<size_t>(layer)];
-  ops_.kv_write(stream_, {.kv = kv,
+  args.attention->attend({.layer = layer,
+                          .q = q(),
                           .k = k(),
                           .v = v(),
-                          .k_stride = qkv_width_,
-                          .v_stride = qkv_width_,
-                          .segments = args.segments});
-  ops_.attention(stream_, {.kv = kv,
-                           .q = q(),
-                           .q_stride = qkv_width_,
-                           .num_q_heads = config_.num_q_heads,
-                           .softmax_scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
-                           .segments = args.segments,
-                           .out = q(),
-                           .out_stride = qkv_width_,
-                           .workspace = scratch_});
+                          .stride = qkv_width_,
+                          .softmax_scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                          .out = q(),
+                          .workspace = scratch_});
 }
 
 void Decoder::add_attention_output(const LayerWeights& w) {

@@ -3,9 +3,9 @@
 //
 // An architecture is a class with one method, run_layer(), that reads like its paper: llama.cc,
 // qwen2.cc, qwen3.cc. The blocks below hold no architecture's special cases: an absent bias or norm
-// is an empty vector in the weights. Workspace, all f32, sized once for rows_max rows T: x (T, E),
-// h (T, E), qkv (T, (Hq + 2 Hk) D), gate_up (T, 2 F), and the scratch of the largest op. Attention
-// writes over q, SwiGLU over gate.
+// is an empty vector in the weights. Workspace, all f32, sized once for rows_max rows T: x (T, E;
+// unused by a pass that brings its own residual stream), h (T, E), qkv (T, (Hq + 2 Hk) D), gate_up
+// (T, 2 F), and the scratch of the largest op. Attention writes over q, SwiGLU over gate.
 #pragma once
 
 #include <array>
@@ -46,7 +46,7 @@ class Decoder : public Model {
   void project_qkv(const LayerWeights& w);              // q, k, v = h W^T + b
   void normalise_heads(const LayerWeights& w);          // q and k: RMSNorm per head
   void rotate(const ForwardArgs& args);                 // RoPE on q and k
-  void attend(int32_t layer, const ForwardArgs& args);  // K, V into their pages; q = attention
+  void attend(int32_t layer, const ForwardArgs& args);  // q = attention of q over k, v, the past
   void add_attention_output(const LayerWeights& w);     // x += q W^T + b
   void add_gated_mlp(const LayerWeights& w);            // x += down(silu(gate(h)) * up(h))
 
@@ -65,8 +65,11 @@ class Decoder : public Model {
   const RopeFrequencies rope_;
   device::Buffer workspace_;
   int64_t q_width_, kv_width_, qkv_width_;
-  int64_t rows_ = 0;  // T of the running or last forward
-  float *x_ = nullptr, *h_ = nullptr, *qkv_ = nullptr, *gate_up_ = nullptr;
+  int64_t rows_ = 0;       // T of the running or last forward
+  bool finished_ = false;  // it ended at layer L
+  float* x_ = nullptr;     // its residual stream: own_x_ or the caller's
+  float* own_x_ = nullptr;
+  float *h_ = nullptr, *qkv_ = nullptr, *gate_up_ = nullptr;
   std::span<std::byte> scratch_;
 };
 

@@ -1,9 +1,9 @@
 // A model on one back end: the step's rows in, hidden states and logits out.
 //
-// forward() appends the rows' K and V to their pages and leaves the last hidden state of every row
-// in the model's workspace; logits() turns chosen rows of it into logits, a few at a time, so that
-// a long prompt needs no (T, V) buffer. Thread: the engine's. Allocates nothing after
-// create_model().
+// forward() runs rows through a range of layers and leaves each row's residual stream behind it;
+// logits() turns chosen rows of it into logits, a few at a time, so that a long prompt needs no
+// (T, V) buffer. Where K and V live and which of them a row sees is the LayerAttention's business.
+// Thread: the engine's. Allocates nothing after create_model().
 #pragma once
 
 #include <cstdint>
@@ -48,19 +48,26 @@ class LayerAttention {
 };
 
 struct ForwardArgs {
-  std::span<const core::TokenId> tokens;            // (T)
-  std::span<const int32_t> positions;               // (T)
-  std::span<const ops::AttentionSegment> segments;  // cover all T rows
-  std::span<const ops::KvLayer> kv;                 // (L)
+  std::span<const core::TokenId> tokens;  // (T)
+  std::span<const int32_t> positions;     // (T)
+  LayerAttention* attention = nullptr;
+  int32_t layer_begin = 0;
+  int32_t layer_end = 0;  // of L; [0, L) is a whole pass
+  // The residual stream (T, E) f32 of rows that wait between layers: read when layer_begin > 0
+  // (instead of embedding tokens) and written at the end. Null: the model's own workspace, for
+  // whole passes.
+  float* hidden = nullptr;
 };
 
 class Model {
  public:
   virtual ~Model() = default;
-  // REQUIRES: T <= rows_max, tokens in [0, V), pages of all positions reserved.
+  // REQUIRES: T <= rows_max, tokens in [0, V), 0 <= layer_begin < layer_end <= L, `hidden` unless
+  // that is a whole pass.
   virtual void forward(const ForwardArgs& args) = 0;
-  // Logits of `rows` (indices of the last forward's rows) into `out` (rows.size(), V) f32.
-  // REQUIRES: rows.size() <= logits_rows_max.
+  // Logits of `rows` (indices of the last forward's rows) into `out` (rows.size(), V) f32, from
+  // where that forward left its residual stream. REQUIRES: rows.size() <= logits_rows_max, the last
+  // forward ended at layer L, its `hidden` is still valid.
   virtual void logits(std::span<const int32_t> rows, float* out) = 0;
 
   virtual int64_t weight_bytes() const = 0;

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "exec/dense_attention.h"
 #include "load/model_files.h"
 #include "model/model.h"
 #include "store/kv_pool.h"
@@ -61,6 +62,7 @@ class Runner {
       : pool_(threads), stream_(pool_) {
     files_ = load::open_model(path, load::LoadFormat::kAuto, 0).value();
     const core::ModelConfig& c = files_->config;
+    attention_.emplace(stream_, ops::op_table(isa), c.num_q_heads);
     const int32_t blocks = (context + kPageTokens - 1) / kPageTokens;
     kv_.emplace(store::KvPool::create(
                     {c.num_layers, c.num_kv_heads, c.head_dim, kPageTokens, kv_type, blocks + 3})
@@ -91,10 +93,8 @@ class Runner {
     std::vector<int32_t> positions(static_cast<size_t>(end - begin));
     std::iota(positions.begin(), positions.end(), begin);
     const ops::AttentionSegment segment{kind, 0, end - begin, begin, table_.data()};
-    model_->forward({ids.subspan(static_cast<size_t>(begin), positions.size()),
-                     positions,
-                     {&segment, 1},
-                     layers_});
+    attention_->set_step({&segment, 1}, layers_);
+    forward(ids.subspan(static_cast<size_t>(begin), positions.size()), positions);
     std::vector<float> out;
     for (int32_t at = logits_begin; at < end; at += 64) {
       std::vector<int32_t> rows;
@@ -105,6 +105,9 @@ class Runner {
     }
     return out;
   }
+
+  // From now on each forward runs `layers` layers at a time, the rows waiting in between.
+  void split_layers(int32_t layers) { layers_at_once_ = layers; }
 
   // Logits of all tokens, fed in chunks of `chunk` rows.
   std::vector<float> run(std::span<const int32_t> ids, int32_t chunk, RowKind kind) {
@@ -117,13 +120,28 @@ class Runner {
   }
 
  private:
+  void forward(std::span<const int32_t> tokens, std::span<const int32_t> positions) {
+    const int32_t num_layers = files_->config.num_layers;
+    model::ForwardArgs args{tokens, positions, &*attention_, 0, num_layers, nullptr};
+    if (layers_at_once_ == 0) return model_->forward(args);
+    hidden_.assign(tokens.size() * static_cast<size_t>(files_->config.model_dim), NAN);
+    args.hidden = hidden_.data();
+    for (args.layer_begin = 0; args.layer_begin < num_layers; args.layer_begin = args.layer_end) {
+      args.layer_end = std::min(args.layer_begin + layers_at_once_, num_layers);
+      model_->forward(args);
+    }
+  }
+
   base::ThreadPool pool_;
   device::Stream stream_;
   std::unique_ptr<load::ModelFiles> files_;
   std::optional<store::KvPool> kv_;
   std::vector<ops::KvLayer> layers_;
   std::vector<core::BlockId> table_;
+  std::optional<exec::DenseAttention> attention_;
   std::unique_ptr<model::Model> model_;
+  int32_t layers_at_once_ = 0;
+  std::vector<float> hidden_;
 };
 
 float worst_difference(std::span<const float> a, std::span<const float> b) {
@@ -192,6 +210,18 @@ TEST_P(TinyModel, EqualsTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(Golden, TinyModel, testing::ValuesIn(kCases),
                          [](const auto& c) { return std::string(c.param.name); });
+
+TEST(TinyModel, RowsThatWaitBetweenLayersChangeNoBit) {
+  for (const char* name : {"llama_g3", "qwen2", "qwen3"}) {
+    Runner runner(data(std::string("tests/data/models/") + name), device::detect_isa(),
+                  DType::kBF16, 64, 64);
+    const std::vector<int32_t> ids = golden_tokens(64, runner.vocab());
+    const std::vector<float> whole = runner.run(ids, 64, RowKind::kPrompt);
+    runner.split_layers(1);
+    EXPECT_EQ(worst_difference(runner.run(ids, 64, RowKind::kPrompt), whole), 0.0f) << name;
+    EXPECT_EQ(worst_difference(runner.run(ids, 7, RowKind::kPrompt), whole), 0.0f) << name;
+  }
+}
 
 TEST(TinyModel, GgufAndHuggingFaceFilesGiveTheSameBits) {
   for (const char* name : {"llama_g3", "qwen2", "qwen3"}) {
