@@ -52,16 +52,19 @@ struct Segment {
 
   // With a host tier, else empty. The rows of frames that are this sequence's own, in the order
   // they were given: from step to step the host only appends to the list or cuts its end
-  // (FrameCut). While it is `resident`, its pages that are in no shared row stand in them in order
-  // and in every column: page i in frames[i] when none is shared.
+  // (FrameCut). A new row holds nothing. While it is `resident` (from its first segment on, and
+  // once it is not, never again), its pages that are in no shared row stand in them in order and in
+  // every column: page i in frames[i - shared.size()].
   std::span<const FrameId> frames;
   bool resident = false;
-  // Pages that stand in shared rows: (page, row), rising pages, the same until the sequence leaves.
+  // Pages [0, n), which stand in shared rows: (page, row), the same until the sequence leaves or a
+  // cut lets go of them.
   std::span<const SharedFrame> shared;
   // Layer-segmented prefill that does not fit as resident: rows whose frames make up the two layer
   // buffers, half each. Frame k of a buffer of rows r[0..n) is column k % C of row r[k / C], C the
   // device's columns; page j of the layer's i-th column is frame j * (columns of the layer) + i.
-  // Empty: prompt rows are written to frames[] like decode rows.
+  // The same until the prompt is done; then a cut ends their use. frames[0] takes the tail page.
+  // Empty: prompt rows are written to frames[] like decode rows, by all layers at once.
   std::span<const FrameId> layer_buffers;
   // Layer-segmented prefill: where the residual stream waits between layers, one id for each P
   // tokens from position activation_begin on (a multiple of P).
@@ -73,7 +76,9 @@ struct StepPlan {
   uint64_t step = 0;
   // decodes first, then prompt chunks; rows of the step in this order
   std::vector<Segment> segments;
-  int32_t num_rows = 0;  // T: sum of token_end - token_begin
+  // T: sum of token_end - token_begin. At most max_num_batched_tokens, rows of segments with
+  // activations left out: those count tokens x layers, and run in tiles.
+  int32_t num_rows = 0;
 
   void clear() {
     segments.clear();
@@ -92,25 +97,21 @@ struct BlockCopy {
 
 // The device keeps only the first `keep` of the sequence's own rows: the pages last selected
 // longest ago are evicted (all of them have homes), the others move into the rows that stay.
-// Afterwards the cut rows hold nothing. keep == 0 also forgets the sequence: `slot` is free for
-// another.
+// Afterwards the cut rows are anybody's, and so are the sequence's layer buffers: the cut waits for
+// the saves that read them. keep >= 1 while the sequence lives, for its tail. keep == 0 forgets the
+// sequence: `slot` is free for another; where the slot does not hold it, nothing happens.
 struct FrameCut {
   SeqId seq{};
   int32_t slot = 0;
   int32_t keep = 0;
+  bool drop_shared = false;  // its pages in shared rows are resident no longer
 };
 
-// The first `num_tokens` tokens of every page of a block copied between its home and frames.
+// Every page of a block copied from its home to a row of frames, a shared one. Who uses the row has
+// a segment in the same step; if the load fails, each of those has SegmentResult::error.
 struct BlockMove {
   BlockId block{};
-  FrameId frame{};         // loads: the row that takes it; saves: the device knows
-  int32_t num_tokens = 0;  // P: the whole page; less: an unsealed tail
-  // Whose page it is. The device notes that a loaded page stands in the row, and saves a tail from
-  // where each column has it (they differ unless the sequence is resident). A loaded page's
-  // sequence has a segment in the same step. slot < 0: a shared row, which is nobody's own.
-  SeqId seq{};
-  int32_t slot = -1;
-  int32_t page = 0;
+  FrameId frame{};
 };
 
 // A page record between its home and the disk tier, named by the record's number.
@@ -123,15 +124,13 @@ struct DiskMove {
 // Bytes to move for a step, carried out in the order of the members, before the step's rows run.
 // Without a host tier only `copies`.
 struct TransferPlan {
-  std::vector<BlockMove> tail_saves;  // frame -> home, of sequences that lose their frames
   std::vector<FrameCut> cuts;
   std::vector<DiskMove> spills;   // home -> disk, of cached blocks whose homes are wanted
-  std::vector<BlockCopy> copies;  // home -> home (device block -> device block without a host tier)
+  std::vector<BlockCopy> copies;  // in the device tier; none with a host tier
   std::vector<DiskMove> fetches;  // disk -> home; done when StepResult::fetched says so
-  std::vector<BlockMove> loads;   // home -> frame: shared rows, tails that come back
+  std::vector<BlockMove> loads;   // home -> shared row
 
   void clear() {
-    tail_saves.clear();
     cuts.clear();
     spills.clear();
     copies.clear();
@@ -139,8 +138,7 @@ struct TransferPlan {
     loads.clear();
   }
   bool empty() const {
-    return tail_saves.empty() && cuts.empty() && spills.empty() && copies.empty() &&
-           fetches.empty() && loads.empty();
+    return cuts.empty() && spills.empty() && copies.empty() && fetches.empty() && loads.empty();
   }
 };
 
