@@ -42,6 +42,10 @@ struct AttentionPolicy {
 struct Request {
   RequestId id{};
   std::vector<TokenId> prompt;  // not empty
+  // The beginning of the output, given instead of drawn: its rows are decode rows, as if the model
+  // had chosen these tokens. They count as output (max_tokens, penalties, draws); no events tell of
+  // them. For evaluations.
+  std::vector<TokenId> forced;
   SamplingParams sampling;
   AttentionPolicy policy;
   std::string cache_salt;        // sequences share cached pages only with equal salts

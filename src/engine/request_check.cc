@@ -28,8 +28,15 @@ base::Result<void> check_request(const core::Request& request, int32_t vocab_siz
                  "the prompt has {} tokens and max_tokens is {}: together they may have {}",
                  request.prompt.size(), sampling.max_tokens, context_max);
   }
+  if (std::ssize(request.forced) > sampling.max_tokens) {
+    return error(Code::kInvalidArgument, "{} tokens of output are given, max_tokens is {}",
+                 request.forced.size(), sampling.max_tokens);
+  }
   for (const core::TokenId t : request.prompt) {
     if (!in_vocab(t)) return out_of_range("the prompt", t);
+  }
+  for (const core::TokenId t : request.forced) {
+    if (!in_vocab(t)) return out_of_range("the given output", t);
   }
   for (const core::TokenId t : sampling.stop_token_ids) {
     if (!in_vocab(t)) return out_of_range("stop_token_ids", t);

@@ -121,6 +121,7 @@ base::Result<void> ServingEngine::submit(core::Request request,
   auto sequence = std::make_unique<LiveSequence>();
   sequence->tokens = std::move(request.prompt);
   sequence->prompt_len = sequence->num_tokens();
+  sequence->tokens.insert(sequence->tokens.end(), request.forced.begin(), request.forced.end());
   request.use_prefix_cache &= prefix_cache_;
   sequence->request = std::move(request);
   sequence->events = std::move(events);
@@ -267,7 +268,7 @@ void ServingEngine::commit_outcome(Outcome& outcome, int64_t now_us) {
           vocab_size_);
     CHECK(s.tokens.size() < s.tokens.capacity(), "the tokens would move");
     s.tokens.push_back(result.token);
-    if (s.num_generated() == 1) s.times.first_token_us = now_us;
+    if (s.times.first_token_us == 0) s.times.first_token_us = now_us;
     s.times.last_token_us = now_us;
     ++counters_.generated_tokens;
   }

@@ -23,6 +23,9 @@ class CountingExecutor : public exec::Executor {
   base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan&,
                          core::StepResult* result) override {
     if (fail) return base::error(base::Code::kIo, "the device is gone");
+    for (const core::Segment& s : plan.segments) {
+      if (s.kind == core::RowKind::kDecode) decode_rows += s.token_end - s.token_begin;
+    }
     if (gate != nullptr) gate->wait();
     result->segments.resize(plan.segments.size());
     for (size_t i = 0; i < plan.segments.size(); ++i) {
@@ -36,6 +39,7 @@ class CountingExecutor : public exec::Executor {
   }
 
   bool fail = false;
+  int64_t decode_rows = 0;
   std::latch* gate = nullptr;  // a run waits for it
 };
 
@@ -122,6 +126,24 @@ TEST_F(ServingEngineTest, RefusesWhatTheContractNames) {
   r = request({1}, 1);
   r.sampling.logit_bias = {{-1, 0.5f}};
   EXPECT_EQ(refusal(r), base::Code::kInvalidArgument);
+  r = request({1}, 2);
+  r.forced = {kVocab};
+  EXPECT_EQ(refusal(r), base::Code::kInvalidArgument);
+  r.forced = {1, 2, 3};
+  EXPECT_EQ(refusal(r), base::Code::kInvalidArgument);
+}
+
+TEST_F(ServingEngineTest, GivenOutputIsComputedAsDecodeRowsAndGoesOnFromThere) {
+  make();
+  core::Request r = request(std::vector<TokenId>(100, 7), 5);
+  r.forced = {200, 300, 400};
+  auto events = submit(r);
+  run_all();
+  const Answer a = read(*events);
+  EXPECT_EQ(a.tokens, (std::vector<TokenId>{401, 402}));
+  EXPECT_EQ(a.finished->reason, FinishReason::kLength);
+  EXPECT_EQ(executor_.decode_rows, 4) << "the three that were given and the first that was drawn";
+  EXPECT_GT(a.finished->times.first_token_us, 0);
 }
 
 TEST_F(ServingEngineTest, AFullInboxRefusesAndCountsIt) {

@@ -31,7 +31,7 @@ Scheduler::Scheduler(const SchedulerOptions& options, kv::BlockLedger* ledger)
 }
 
 void Scheduler::enqueue(Sequence* sequence) {
-  CHECK(sequence->prompt_len > 0 && sequence->num_tokens() == sequence->prompt_len);
+  CHECK(sequence->prompt_len > 0 && sequence->num_tokens() >= sequence->prompt_len);
   CHECK(waiting_.empty() || is_older(waiting_.back(), sequence), "ids must rise with arrival");
   waiting_.push_back(sequence);
 }
