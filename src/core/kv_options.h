@@ -38,8 +38,9 @@ struct SparseOptions {
 };
 
 struct TierOptions {
-  std::optional<int64_t> host_memory_bytes;  // homes; nothing: no host tier
-  std::string disk_path;                     // empty: no disk tier
+  // Homes. Nothing: no host tier; 0: as much as is free and of use.
+  std::optional<int64_t> host_memory_bytes;
+  std::string disk_path;  // empty: no disk tier
   int64_t disk_memory_bytes = 0;
   LoadMethod load = LoadMethod::kAuto;
   SaveMethod save = SaveMethod::kAuto;
