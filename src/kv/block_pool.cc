@@ -39,7 +39,7 @@ bool BlockPool::unref(BlockId id) {
   CHECK(block.references > 0, "block {} has no holder", core::index(id));
   if (--block.references > 0) return false;
   --num_in_use_;
-  if (!block.retained) free_.push_back(id);
+  if (!block.retained) set_free(id);
   return true;
 }
 
@@ -54,7 +54,12 @@ void BlockPool::drop(BlockId id) {
   Block& block = blocks_[checked(id)];
   CHECK(block.retained, "block {} is not retained", core::index(id));
   block.retained = false;
-  if (block.references == 0) free_.push_back(id);
+  if (block.references == 0) set_free(id);
+}
+
+void BlockPool::set_free(BlockId id) {
+  ++blocks_[checked(id)].generation;
+  free_.push_back(id);
 }
 
 void BlockPool::check_integrity() const {

@@ -45,6 +45,8 @@ class BlockPool {
 
   int32_t references(BlockId id) const { return blocks_[checked(id)].references; }
   bool retained(BlockId id) const { return blocks_[checked(id)].retained; }
+  // Rises whenever the block becomes free: equal generations, equal content (of a sealed block).
+  uint32_t generation(BlockId id) const { return blocks_[checked(id)].generation; }
 
   int32_t num_total() const { return static_cast<int32_t>(blocks_.size()); }
   int32_t num_free() const { return static_cast<int32_t>(free_.size()); }
@@ -58,9 +60,11 @@ class BlockPool {
   struct Block {
     int32_t references = 0;
     bool retained = false;
+    uint32_t generation = 0;
   };
 
   size_t checked(BlockId id) const;
+  void set_free(BlockId id);
 
   std::vector<Block> blocks_;
   std::vector<BlockId> free_;  // a stack: the block freed last is warmest

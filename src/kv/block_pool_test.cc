@@ -30,8 +30,10 @@ TEST(BlockPool, ARetainedBlockIsCachedUntilDropped) {
   pool.ref(id);
   EXPECT_EQ(pool.num_cached(), 0);
   EXPECT_TRUE(pool.unref(id));
+  EXPECT_EQ(pool.generation(id), 0u) << "the same content all the time";
   pool.drop(id);
   EXPECT_EQ(pool.num_free(), 1);
+  EXPECT_EQ(pool.generation(id), 1u);
 }
 
 TEST(BlockPoolDeathTest, MisuseStopsTheProcess) {
