@@ -151,6 +151,11 @@ void BlockLedger::drop_cached() {
   while (const std::optional<BlockId> block = index_.evict()) pool_.drop(*block);
 }
 
+void BlockLedger::drop(BlockId block) {
+  CHECK(pool_.references(block) == 0, "block {} is held", core::index(block));
+  while (index_.contains(block)) pool_.drop(index_.evict_below(block));
+}
+
 BlockId BlockLedger::take() {
   if (const std::optional<BlockId> block = pool_.try_take()) return *block;
   const std::optional<BlockId> evicted = index_.evict();

@@ -102,6 +102,9 @@ class BlockLedger {
 
   // Frees every cached block.
   void drop_cached();
+  // What the block holds must not be used: if it is cached, it and every block that stands on it
+  // are freed. REQUIRES: no sequence holds it.
+  void drop(BlockId block);
 
   // Blocks sealed so far, in all. Only rises: a prefix that was not there before needs this many
   // more at least.

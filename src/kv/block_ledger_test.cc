@@ -205,6 +205,28 @@ TEST_F(BlockLedgerTest, DropCachedLeavesWhatIsHeld) {
   check(ledger, {&a});
 }
 
+TEST_F(BlockLedgerTest, DropTakesABlockAndWhatStandsOnIt) {
+  LedgerOptions more = options();
+  more.num_blocks = 16;
+  BlockLedger ledger(more);
+  SequenceBlocks a, b, c;
+  run(ledger, a, {1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3});
+  run(ledger, b, {1, 1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 4});
+  run(ledger, c, {1, 1, 1, 1, 5, 5, 5, 5});
+  const BlockId lost = a.blocks[1], unsealed = BlockId{15};
+  EXPECT_DEATH(ledger.drop(lost), "is held");
+  for (SequenceBlocks* s : {&a, &b, &c}) ledger.release(s);
+  const uint32_t generation = ledger.pool().generation(lost);
+  ledger.drop(lost);
+  check(ledger, {});
+  EXPECT_EQ(ledger.find_prefix("", Tokens{1, 1, 1, 1, 2, 2, 2, 2}, 8).num_tokens, 4);
+  EXPECT_EQ(ledger.find_prefix("", Tokens{1, 1, 1, 1, 5, 5, 5, 5}, 8).num_tokens, 8);
+  EXPECT_EQ(ledger.pool().num_free(), 14);
+  EXPECT_NE(ledger.pool().generation(lost), generation);
+  ledger.drop(unsealed);
+  EXPECT_EQ(ledger.pool().num_free(), 14);
+}
+
 TEST_F(BlockLedgerTest, WithoutPrefixCacheNothingIsIndexed) {
   LedgerOptions off = options();
   off.prefix_cache = false;

@@ -210,6 +210,15 @@ std::optional<BlockId> PrefixIndex::evict() {
   return BlockId{link};
 }
 
+BlockId PrefixIndex::evict_below(BlockId block) {
+  Link link = core::index(block);
+  while (nodes_[slot(BlockId{link})].first_child != kNone) link = nodes_[link].first_child;
+  CHECK(nodes_[link].root && nodes_[link].idle, "block {} is not idle", link);
+  unlink_order(link);
+  remove(link);
+  return BlockId{link};
+}
+
 void PrefixIndex::check_node(Link link) const {
   const Node& node = nodes_[link];
   const RootId root = node.root.value();

@@ -85,6 +85,9 @@ class PrefixIndex {
 
   // Takes the least recently used idle block out of the index; nothing when no block is idle.
   std::optional<BlockId> evict();
+  // Takes an idle leaf at or below `block` out of the index; `block` itself goes last. REQUIRES:
+  // `block` is idle, and so is all that stands on it.
+  BlockId evict_below(BlockId block);
 
   int32_t num_blocks() const { return num_indexed_; }
   int32_t num_idle() const { return num_idle_; }
