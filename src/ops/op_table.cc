@@ -15,7 +15,9 @@ constexpr OpTable kReference{.isa = device::Isa::kReference,
                              .attention_workspace_bytes = reference::attention_workspace_bytes,
                              .rms_norm = reference::rms_norm,
                              .rope = reference::rope,
-                             .swiglu = reference::swiglu};
+                             .swiglu = reference::swiglu,
+                             .page_stats = reference::page_stats,
+                             .page_score = reference::page_score};
 
 constexpr OpTable kAvx2{.isa = device::Isa::kAvx2,
                         .pack = cpu::pack,
@@ -27,7 +29,9 @@ constexpr OpTable kAvx2{.isa = device::Isa::kAvx2,
                         .attention_workspace_bytes = avx2::attention_workspace_bytes,
                         .rms_norm = avx2::rms_norm,
                         .rope = avx2::rope,
-                        .swiglu = avx2::swiglu};
+                        .swiglu = avx2::swiglu,
+                        .page_stats = reference::page_stats,
+                        .page_score = reference::page_score};
 
 constexpr OpTable kAvx512{.isa = device::Isa::kAvx512,
                           .pack = cpu::pack,
@@ -39,7 +43,9 @@ constexpr OpTable kAvx512{.isa = device::Isa::kAvx512,
                           .attention_workspace_bytes = avx512::attention_workspace_bytes,
                           .rms_norm = avx512::rms_norm,
                           .rope = avx512::rope,
-                          .swiglu = avx512::swiglu};
+                          .swiglu = avx512::swiglu,
+                          .page_stats = reference::page_stats,
+                          .page_score = reference::page_score};
 
 }  // namespace
 

@@ -5,6 +5,8 @@
 #include "ops/attention.h"
 #include "ops/elementwise.h"
 #include "ops/linear.h"
+#include "ops/page_score.h"
+#include "ops/page_stats.h"
 
 namespace ops {
 
@@ -20,6 +22,8 @@ struct OpTable {
   RmsNormFn rms_norm;
   RopeFn rope;
   SwiGluFn swiglu;
+  PageStatsFn page_stats;
+  PageScoreFn page_score;
 };
 
 // REQUIRES: isa <= device::detect_isa(). Lives for ever.

@@ -10,8 +10,11 @@
 // A selected page that is not resident takes, in this order: a row that holds nothing (the lowest),
 // the row of the page selected longest ago among those that are neither selected now nor pinned
 // (ties to the lower page; pages at or above `saved_pages` have no home yet and are pinned), or a
-// scratch frame. Deterministic. Thread: any, called inside a parallel loop over (sequence, column).
-// Allocates nothing.
+// scratch frame, the lowest free one. Missed pages take what there is in that order, the lowest
+// page first. Several rows of a sequence may be resolved in one step, one after the other.
+//
+// Deterministic. Thread: any, called inside a parallel loop over (sequence, column). Allocates
+// nothing. Cost: O(n) when nothing is missed, else O(n + frames * log(evicted)) at worst.
 #pragma once
 
 #include <cstdint>
@@ -40,10 +43,12 @@ constexpr int32_t shared_row(int32_t frame) {
 
 struct PageResolveArgs {
   ResidencyTable table;
-  std::span<const int32_t> pages;  // (n) selected, rising; the last is the row's own page, resident
-  uint32_t step = 0;               // > 0, never falls
-  int32_t saved_pages = 0;         // pages [0, saved_pages) have committed homes
-  int32_t scratch_begin = 0;       // scratch frames that are free: [scratch_begin, scratch_end)
+  // (n) selected, rising; the last is the row's own page, resident. REQUIRES: one that is not
+  // resident has a home, else it is lost and the process stops.
+  std::span<const int32_t> pages;
+  uint32_t step = 0;          // > 0, never falls
+  int32_t saved_pages = 0;    // pages [0, saved_pages) have committed homes
+  int32_t scratch_begin = 0;  // scratch frames that are free: [scratch_begin, scratch_end)
   int32_t scratch_end = 0;
   // out
   int32_t* places = nullptr;  // (n) as frame_of, or scratch frame s as kScratch + s
@@ -52,15 +57,18 @@ struct PageResolveArgs {
 inline constexpr int32_t kScratch = 1 << 30;
 
 struct PageResolveCounts {
-  int32_t misses = 0, evicted = 0, scratch = 0;
-  bool out_of_scratch = false;  // nothing was changed: try again with more
+  int32_t misses = 0;           // selected pages that were not resident
+  int32_t evicted = 0;          // pages that lost their rows to them
+  int32_t scratch = 0;          // misses that took scratch frames
+  bool out_of_scratch = false;  // nothing was changed, `scratch` are needed: try again with as many
 };
 PageResolveCounts page_resolve(const PageResolveArgs& args);
 
-// Cuts the table to its first `keep` rows: evicts the pages selected longest ago until `keep` are
-// left (pages at or above saved_pages stay; REQUIRES: at most `keep` of them), and moves survivors
-// of cut rows into rows that became empty, the lowest survivor to the lowest row. Returns the
-// number of moves; page contents follow them in order: copy row from[i] to row to[i].
+// Cuts the table to its first `keep` rows: evicts the pages selected longest ago (ties to the lower
+// page) until `keep` are left (pages at or above saved_pages stay; REQUIRES: at most `keep` of
+// them), and moves survivors of cut rows into empty ones, the lowest cut row to the lowest empty
+// one. The cut rows hold nothing then. Returns the number of moves; page contents follow them in
+// any order: copy row from[i] to row to[i]. O(frames * log(keep)).
 struct PageShrinkArgs {
   ResidencyTable table;
   int32_t keep = 0;

@@ -4,36 +4,41 @@
 //   score(page) = max over the G query heads of the KV head and over the page's logical pages of
 //                 q . centre + |q| . half-width
 //
-// Queries are rounded to BF16 as attention rounds them; sums are f32. A page whose statistics or
-// query give NaN scores +infinity: it is attended rather than lost. Thread: device worker.
+// Queries are rounded to BF16, to nearest even, as attention rounds them (without its softmax
+// scale, which changes no order); sums are f32. A head whose statistics or query give NaN scores
+// +infinity, and so does its page: it is attended rather than lost. Thread: device worker.
 // Allocates nothing. Bytes: (P / P_l) * 4 * D a page, the bound of the op.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
+#include "core/ids.h"
+#include "core/kv_shape.h"
 #include "device/stream.h"
-#include "ops/kv_layout.h"
 
 namespace ops {
+
+inline constexpr int32_t kPageScoreGroupMax = 16;
 
 // One (row, KV head).
 struct PageScoreItem {
   const float* q = nullptr;          // (G, D) f32, contiguous
-  const std::byte* stats = nullptr;  // of the column's block 0
-  const core::BlockId* blocks =
-      nullptr;            // (num_pages): page i's statistics are at stats + blocks[i] * stats_bytes
-  int32_t num_pages = 0;  // sealed pages
+  const std::byte* stats = nullptr;  // of the column's block 0; 64-byte aligned
+  // (num_pages): page i's statistics are at stats + blocks[i] * stats_bytes().
+  const core::BlockId* blocks = nullptr;
+  int32_t num_pages = 0;    // sealed pages
   float* scores = nullptr;  // (num_pages)
 };
 
 struct PageScoreArgs {
   core::PageShape page;
-  int32_t group = 0;  // G, at most 16
+  int32_t group = 0;  // G, at most kPageScoreGroupMax
   std::span<const PageScoreItem> items;
 };
-// TOLERANCE against reference: 1e-3 of the largest |score|. The result does not depend on how items
-// are spread over threads.
+// REQUIRES: D a multiple of 16, at most 256.
+// TOLERANCE against reference, a page's error over its sum of |q| . (|centre| + half-width): 1e-5.
+// A score depends on its query and its page alone, never on what is beside them or on threads.
 using PageScoreFn = void (*)(device::Stream& stream, const PageScoreArgs& args);
 
 namespace reference {
