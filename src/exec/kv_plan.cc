@@ -1,0 +1,72 @@
+#include "exec/kv_plan.h"
+
+#include <algorithm>
+
+#include "exec/selection_state.h"
+#include "ops/page_select.h"
+
+namespace exec {
+namespace {
+
+constexpr int64_t kScoresBytesMax = 8 << 20;
+
+int64_t align(int64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+}  // namespace
+
+core::KvColumns KvOptions::block_columns() const {
+  return rings ? core::KvColumns::retrieval(num_layers, num_kv_heads, heads)
+               : core::KvColumns::all(num_layers, num_kv_heads);
+}
+
+core::KvColumns KvOptions::ring_columns() const {
+  return core::KvColumns::streaming(num_layers, num_kv_heads, rings ? heads : core::HeadKinds{});
+}
+
+core::KvColumns KvOptions::selecting_columns() const {
+  if (!is_sparse()) return core::KvColumns::streaming(num_layers, num_kv_heads, {});
+  // Dense layers select nothing, like streaming heads.
+  core::HeadKinds kinds{.num_layers = num_layers, .num_kv_heads = num_kv_heads, .kinds = {}};
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
+    for (int32_t head = 0; head < num_kv_heads; ++head) {
+      kinds.kinds.push_back(layer < sparse.dense_layers ? core::HeadKind{.local = 1}
+                                                        : heads.at(layer, head));
+    }
+  }
+  return core::KvColumns::retrieval(num_layers, num_kv_heads, kinds);
+}
+
+core::RingShape KvOptions::ring() const {
+  return rings ? core::ring_shape(heads, page.page_tokens, rows_max) : core::RingShape{};
+}
+
+int32_t selecting_rows_max(const KvOptions& options) {
+  if (!options.is_sparse()) return 0;
+  const int64_t row_bytes = int64_t{options.num_kv_heads} * options.pages_max() * 4;
+  return static_cast<int32_t>(
+      std::clamp<int64_t>(kScoresBytesMax / row_bytes, 1, options.rows_max));
+}
+
+KvBytes kv_bytes(const KvOptions& options) {
+  KvBytes bytes;
+  const int64_t page_bytes = options.page.page_bytes();
+  const int64_t pages_max = options.pages_max();
+  const int64_t selecting = options.selecting_columns().num_columns();
+  bytes.block_pages = options.block_columns().num_columns() * page_bytes;
+  bytes.block_stats = selecting * options.page.stats_bytes();
+  bytes.slot_ring = options.ring_columns().num_columns() * page_bytes * options.ring().frames();
+  bytes.slot_state = selecting * SelectionState::column_bytes(options) +
+                     (options.rings ? 2 : 1) * align(pages_max * 4);
+  if (selecting > 0) {
+    const int64_t rows = selecting_rows_max(options);
+    const int64_t head_bytes = pages_max * 4 + options.listed_max() * 2 * 4 + 4;
+    bytes.scratch = rows * options.num_kv_heads * head_bytes +
+                    options.num_threads *
+                        align(ops::page_select_workspace_bytes(static_cast<int32_t>(pages_max)));
+  }
+  return bytes;
+}
+
+}  // namespace exec

@@ -1,0 +1,64 @@
+// What the KV of a back end is made of, and the device bytes that follow from it.
+//
+// Pure: engine/resolve divides the device's memory by these figures before anything is allocated,
+// and the executor allocates exactly what they say.
+#pragma once
+
+#include <cstdint>
+
+#include "core/kv_options.h"
+#include "core/kv_shape.h"
+
+namespace exec {
+
+// The shape of the KV, whatever the number of blocks.
+struct KvOptions {
+  int32_t num_layers = 0, num_kv_heads = 0;  // L, Hk
+  core::PageShape page;
+  core::HeadKinds heads;
+  // Streaming heads keep their pages in rings of their own, none in blocks.
+  bool rings = false;
+  core::SparseOptions sparse;
+  int32_t working_set_window = 12;  // w, decode rows of a sequence
+  int32_t rows_max = 0;             // rows of a step
+  int32_t max_num_seqs = 0;         // slots
+  int32_t context_max = 0;          // tokens of one sequence
+  int32_t num_threads = 1;
+
+  bool is_sparse() const { return sparse.budget_tokens > 0; }
+  int32_t pages_max() const { return (context_max + page.page_tokens - 1) / page.page_tokens; }
+  // K: pages of a selection at most; 0 without a budget.
+  int32_t selected_max() const { return sparse.budget_tokens / page.page_tokens; }
+  // Pages that a decode row under selection attends to at most: K, and those sealed while its
+  // selection is used again.
+  int32_t listed_max() const {
+    return selected_max() + (sparse.reuse_interval - 1) / page.page_tokens + 1;
+  }
+
+  core::KvColumns block_columns() const;      // whose pages live in blocks
+  core::KvColumns ring_columns() const;       // none without rings
+  core::KvColumns selecting_columns() const;  // whose pages have statistics and are selected
+  core::RingShape ring() const;               // no frames without rings
+};
+
+// Device bytes beside the weights and the model's workspace.
+struct KvBytes {
+  int64_t block_pages = 0;  // of a block: its pages
+  int64_t block_stats = 0;  // of a block: statistics of its pages
+  int64_t slot_ring = 0;    // of a slot: frames of streaming heads
+  int64_t slot_state = 0;   // of a slot: tables, selections, stamps
+  int64_t open_pages = 0;   // BF16 pages being filled, quantised KV
+  int64_t scratch = 0;      // scores and lists of the rows of one layer
+
+  int64_t block() const { return block_pages + block_stats; }
+  int64_t slots(int32_t max_num_seqs) const { return (slot_ring + slot_state) * max_num_seqs; }
+  int64_t total(int32_t num_blocks, int32_t max_num_seqs) const {
+    return block() * num_blocks + slots(max_num_seqs) + open_pages + scratch;
+  }
+};
+KvBytes kv_bytes(const KvOptions& options);
+
+// Decode rows whose pages are scored and selected together: as many as their scores take 8 MiB.
+int32_t selecting_rows_max(const KvOptions& options);
+
+}  // namespace exec
