@@ -43,8 +43,8 @@ struct RopeArgs {
 // max|x| against reference.
 using RopeFn = void (*)(device::Stream& stream, const RopeArgs& args);
 
-// out = silu(gate) * up, silu(z) = z / (1 + exp(-z)).
-struct SwiGluArgs {
+// The gate of a feed-forward: out = f(gate) * up.
+struct GatedArgs {
   const float* gate = nullptr;  // (T, F), row stride stride
   const float* up = nullptr;    // (T, F), row stride stride
   int64_t stride = 0;           // elements
@@ -52,25 +52,32 @@ struct SwiGluArgs {
   float* out = nullptr;         // (T, F), row stride out_stride; may be gate or up
   int64_t out_stride = 0;
 };
-// TOLERANCE: relative 1e-5 against reference.
-using SwiGluFn = void (*)(device::Stream& stream, const SwiGluArgs& args);
+// f = silu(z) = z / (1 + exp(-z)). TOLERANCE: relative 1e-5 against reference.
+using SwiGluFn = void (*)(device::Stream& stream, const GatedArgs& args);
+// f = gelu_tanh(z) = z (1 + tanh(sqrt(2 / pi) (z + 0.044715 z^3))) / 2. TOLERANCE: relative 1e-5
+// and absolute 1e-15 * |up| against reference (far down the tail the exponent's own rounding
+// shows).
+using GeGluFn = void (*)(device::Stream& stream, const GatedArgs& args);
 
 namespace reference {
 void rms_norm(device::Stream& stream, const RmsNormArgs& args);
 void rope(device::Stream& stream, const RopeArgs& args);
-void swiglu(device::Stream& stream, const SwiGluArgs& args);
+void swiglu(device::Stream& stream, const GatedArgs& args);
+void geglu(device::Stream& stream, const GatedArgs& args);
 }  // namespace reference
 
 namespace avx2 {
 void rms_norm(device::Stream& stream, const RmsNormArgs& args);
 void rope(device::Stream& stream, const RopeArgs& args);
-void swiglu(device::Stream& stream, const SwiGluArgs& args);
+void swiglu(device::Stream& stream, const GatedArgs& args);
+void geglu(device::Stream& stream, const GatedArgs& args);
 }  // namespace avx2
 
 namespace avx512 {
 void rms_norm(device::Stream& stream, const RmsNormArgs& args);
 void rope(device::Stream& stream, const RopeArgs& args);
-void swiglu(device::Stream& stream, const SwiGluArgs& args);
+void swiglu(device::Stream& stream, const GatedArgs& args);
+void geglu(device::Stream& stream, const GatedArgs& args);
 }  // namespace avx512
 
 }  // namespace ops

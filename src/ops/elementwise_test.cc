@@ -20,12 +20,14 @@ struct Version {
   RmsNormFn rms_norm;
   RopeFn rope;
   SwiGluFn swiglu;
+  GeGluFn geglu;
 };
 
 std::vector<Version> versions() {
   std::vector<Version> all = {
-      {"avx2", device::Isa::kAvx2, avx2::rms_norm, avx2::rope, avx2::swiglu},
-      {"avx512", device::Isa::kAvx512, avx512::rms_norm, avx512::rope, avx512::swiglu}};
+      {"avx2", device::Isa::kAvx2, avx2::rms_norm, avx2::rope, avx2::swiglu, avx2::geglu},
+      {"avx512", device::Isa::kAvx512, avx512::rms_norm, avx512::rope, avx512::swiglu,
+       avx512::geglu}};
   std::erase_if(all, [](const Version& version) { return version.isa > device::detect_isa(); });
   return all;
 }
@@ -117,37 +119,58 @@ TEST_F(Elementwise, RopeAgreesWithReference) {
   }
 }
 
-TEST_F(Elementwise, SwiGluAgreesWithReference) {
-  for (int64_t width : {1, 15, 16, 17, 1536, 2051}) {
-    const int64_t rows = 3, stride = width + 2, out_stride = width + 1;
-    auto gate = draw(rows * stride, 6.0f, 4);
-    const float extreme[] = {0.0f,    -0.0f, 88.0f,  -88.0f, -88.7f, -90.0f,
-                             -104.0f, 1e30f, -1e30f, 3e38f,  -3e38f, 1e-40f};
-    for (size_t i = 0; i < std::size(extreme) && i < gate.size(); ++i) gate[i] = extreme[i];
-    const auto up = draw(rows * stride, 2.0f, 5);
-    std::vector<float> expected(static_cast<size_t>(rows * out_stride), -7.0f);
-    SwiGluArgs args{.gate = gate.data(),
-                    .up = up.data(),
-                    .stride = stride,
-                    .rows = rows,
-                    .width = width,
-                    .out = expected.data(),
-                    .out_stride = out_stride};
-    reference::swiglu(stream_, args);
-    for (float& element : expected) {
-      if (std::isinf(element)) element = std::copysign(3.4e38f, element);
-    }
-    for (const Version& version : versions()) {
-      SCOPED_TRACE(testing::Message() << version.name << " width " << width);
-      std::vector<float> actual(expected.size(), -7.0f);
-      args.out = actual.data();
-      version.swiglu(stream_, args);
-      for (float& element : actual) {
+struct Gate {
+  const char* name;
+  SwiGluFn reference;
+  SwiGluFn Version::* fast;
+  float absolute;
+};
+
+TEST_F(Elementwise, GatesAgreeWithReference) {
+  const Gate gates[] = {{"swiglu", reference::swiglu, &Version::swiglu, 1e-43f},
+                        {"geglu", reference::geglu, &Version::geglu, 1e-14f}};
+  for (const Gate& gate : gates) {
+    for (int64_t width : {1, 15, 16, 17, 1536, 2051}) {
+      const int64_t rows = 3, stride = width + 2, out_stride = width + 1;
+      auto z = draw(rows * stride, 6.0f, 4);
+      const float extreme[] = {0.0f,    -0.0f, 88.0f,  -88.0f, -88.7f, -90.0f,
+                               -104.0f, 1e30f, -1e30f, 3e38f,  -3e38f, 1e-40f};
+      for (size_t i = 0; i < std::size(extreme) && i < z.size(); ++i) z[i] = extreme[i];
+      const auto up = draw(rows * stride, 2.0f, 5);
+      std::vector<float> expected(static_cast<size_t>(rows * out_stride), -7.0f);
+      GatedArgs args{.gate = z.data(),
+                     .up = up.data(),
+                     .stride = stride,
+                     .rows = rows,
+                     .width = width,
+                     .out = expected.data(),
+                     .out_stride = out_stride};
+      gate.reference(stream_, args);
+      for (float& element : expected) {
         if (std::isinf(element)) element = std::copysign(3.4e38f, element);
       }
-      expect_near(actual, expected, 1e-5f, 1e-43f);
+      for (const Version& version : versions()) {
+        SCOPED_TRACE(testing::Message() << gate.name << " " << version.name << " width " << width);
+        std::vector<float> actual(expected.size(), -7.0f);
+        args.out = actual.data();
+        (version.*gate.fast)(stream_, args);
+        for (float& element : actual) {
+          if (std::isinf(element)) element = std::copysign(3.4e38f, element);
+        }
+        expect_near(actual, expected, 1e-5f, gate.absolute);
+      }
     }
   }
+}
+
+TEST_F(Elementwise, GeGluIsTheTanhFormOfGelu) {
+  // gelu_pytorch_tanh of 1, -1 and 3, to ten digits.
+  const float gate[] = {1.0f, -1.0f, 3.0f}, up[] = {1.0f, 1.0f, 2.0f};
+  float out[3];
+  reference::geglu(stream_, {.gate = gate, .up = up, .rows = 1, .width = 3, .out = out});
+  EXPECT_NEAR(out[0], 0.8411919906f, 1e-7f);
+  EXPECT_NEAR(out[1], -0.1588080094f, 1e-7f);
+  EXPECT_NEAR(out[2], 2 * 2.9963627f, 1e-6f);
 }
 
 TEST_F(Elementwise, WorkInPlaceAndKeepBitsInAnyTeam) {

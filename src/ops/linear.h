@@ -46,11 +46,12 @@ using LinearWorkspaceFn = int64_t (*)(int64_t rows, int64_t cols);
 // Packs `weight` for this back end. Errors: kTooLarge when memory is refused.
 using PackFn = base::Result<PackedMatrix> (*)(device::Stream& stream, const WeightView& weight);
 
-// out[t] = row tokens[t] of the matrix as f32: (T, K). REQUIRES: every token in [0, N).
+// out[t] = scale * row tokens[t] of the matrix as f32: (T, K). REQUIRES: every token in [0, N).
 struct EmbedArgs {
   const PackedMatrix* table = nullptr;  // (V, E)
   std::span<const int32_t> tokens;      // (T)
   float* out = nullptr;                 // (T, E) f32, dense
+  float scale = 1.0f;
 };
 using EmbedFn = void (*)(device::Stream& stream, const EmbedArgs& args);
 

@@ -279,6 +279,9 @@ TEST_P(Linear, EmbedsTheFilesRows) {
                                 shape.cols, &expected[t * shape.cols]);
     }
     for (size_t i = 0; i < rows.size(); ++i) ASSERT_EQ(rows[i], expected[i]) << i;  // -0 equals 0
+    fast.ops.embed(fast.stream,
+                   {.table = &packed, .tokens = tokens, .out = rows.data(), .scale = 25.25f});
+    for (size_t i = 0; i < rows.size(); ++i) ASSERT_EQ(rows[i], 25.25f * expected[i]) << i;
   }
 }
 

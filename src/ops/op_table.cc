@@ -16,6 +16,7 @@ constexpr OpTable kReference{.isa = device::Isa::kReference,
                              .rms_norm = reference::rms_norm,
                              .rope = reference::rope,
                              .swiglu = reference::swiglu,
+                             .geglu = reference::geglu,
                              .page_stats = reference::page_stats,
                              .page_score = reference::page_score};
 
@@ -30,6 +31,7 @@ constexpr OpTable kAvx2{.isa = device::Isa::kAvx2,
                         .rms_norm = avx2::rms_norm,
                         .rope = avx2::rope,
                         .swiglu = avx2::swiglu,
+                        .geglu = avx2::geglu,
                         .page_stats = reference::page_stats,
                         .page_score = reference::page_score};
 
@@ -44,6 +46,7 @@ constexpr OpTable kAvx512{.isa = device::Isa::kAvx512,
                           .rms_norm = avx512::rms_norm,
                           .rope = avx512::rope,
                           .swiglu = avx512::swiglu,
+                          .geglu = avx512::geglu,
                           .page_stats = reference::page_stats,
                           .page_score = reference::page_score};
 

@@ -22,6 +22,7 @@ struct OpTable {
   RmsNormFn rms_norm;
   RopeFn rope;
   SwiGluFn swiglu;
+  GeGluFn geglu;
   PageStatsFn page_stats;
   PageScoreFn page_score;
 };

@@ -105,6 +105,11 @@ void measure_rows(device::Stream& stream, const ops::OpTable& ops, const Model& 
                                   m.ffn_dim, gated.data(), m.ffn_dim});
             }),
             3 * f32 * m.ffn_dim);
+  print_row("geglu", rows, m.ffn_dim, best_us([&] {
+              ops.geglu(stream, {gate_up.data(), gate_up.data() + m.ffn_dim, 2 * m.ffn_dim, rows,
+                                 m.ffn_dim, gated.data(), m.ffn_dim});
+            }),
+            3 * f32 * m.ffn_dim);
   print_row("kv_write", rows, 2 * kv_width, best_us([&] {
               ops.kv_write(stream, {kv, k.data(), k.data(), kv_width, kv_width, {&segment, 1}});
             }),

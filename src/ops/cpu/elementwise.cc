@@ -52,10 +52,12 @@ void run_rope(const ElementwiseKernels& kernels, device::Stream& stream, const R
   });
 }
 
-void run_swiglu(const ElementwiseKernels& kernels, device::Stream& stream, const SwiGluArgs& args) {
+using GatedRow = void (*)(const float* gate, const float* up, int64_t width, float* out);
+
+void run_gated(GatedRow row_fn, device::Stream& stream, const GatedArgs& args) {
   for_rows(stream, args.rows, args.width, [&](int64_t row) {
-    kernels.swiglu(args.gate + row * args.stride, args.up + row * args.stride, args.width,
-                   args.out + row * args.out_stride);
+    row_fn(args.gate + row * args.stride, args.up + row * args.stride, args.width,
+           args.out + row * args.out_stride);
   });
 }
 
@@ -68,8 +70,11 @@ void rms_norm(device::Stream& stream, const RmsNormArgs& args) {
 void rope(device::Stream& stream, const RopeArgs& args) {
   run_rope(cpu::kElementwiseAvx2, stream, args);
 }
-void swiglu(device::Stream& stream, const SwiGluArgs& args) {
-  run_swiglu(cpu::kElementwiseAvx2, stream, args);
+void swiglu(device::Stream& stream, const GatedArgs& args) {
+  run_gated(cpu::kElementwiseAvx2.swiglu, stream, args);
+}
+void geglu(device::Stream& stream, const GatedArgs& args) {
+  run_gated(cpu::kElementwiseAvx2.geglu, stream, args);
 }
 }  // namespace avx2
 
@@ -80,8 +85,11 @@ void rms_norm(device::Stream& stream, const RmsNormArgs& args) {
 void rope(device::Stream& stream, const RopeArgs& args) {
   run_rope(cpu::kElementwiseAvx512, stream, args);
 }
-void swiglu(device::Stream& stream, const SwiGluArgs& args) {
-  run_swiglu(cpu::kElementwiseAvx512, stream, args);
+void swiglu(device::Stream& stream, const GatedArgs& args) {
+  run_gated(cpu::kElementwiseAvx512.swiglu, stream, args);
+}
+void geglu(device::Stream& stream, const GatedArgs& args) {
+  run_gated(cpu::kElementwiseAvx512.geglu, stream, args);
 }
 }  // namespace avx512
 

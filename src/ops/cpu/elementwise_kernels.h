@@ -18,6 +18,8 @@ struct ElementwiseKernels {
   void (*rotate)(const float* cosines, const float* sines, int32_t half, float* x);
   // out = silu(gate) * up; out may be gate or up.
   void (*swiglu)(const float* gate, const float* up, int64_t width, float* out);
+  // out = gelu_tanh(gate) * up; out may be gate or up.
+  void (*geglu)(const float* gate, const float* up, int64_t width, float* out);
 };
 
 extern const ElementwiseKernels kElementwiseAvx2;

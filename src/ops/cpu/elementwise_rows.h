@@ -138,10 +138,10 @@ struct Rows {
     return x;
   }
 
-  // With e = exp(-|z|) <= 1: z / (1 + e) for z >= 0 and z e / (1 + e) below, where e is kept as m
-  // 2^n so that small results keep their digits down to the subnormals.
-  static F silu(F z) {
-    const F minus = z < 0.0f ? z : -z;
+  // z sigmoid(w), w of z's sign. With e = exp(-|w|) <= 1: z / (1 + e) for z >= 0 and z e / (1 + e)
+  // below, where e is kept as m 2^n so that small results keep their digits down to the subnormals.
+  static F times_sigmoid(F z, F w) {
+    const F minus = w < 0.0f ? w : -w;
     const F x = minus < -120.0f ? F{} - 120.0f : minus;
     constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
     const F n = (x * 1.44269504088896341f + kRound) - kRound;
@@ -158,6 +158,13 @@ struct Rows {
     return z < 0.0f ? quotient * m * low * high : quotient;
   }
 
+  static F silu(F z) { return times_sigmoid(z, z); }
+  // (1 + tanh(u)) / 2 is sigmoid(2 u).
+  static F gelu_tanh(F z) {
+    constexpr float kLinear = 1.5957691216057308f;  // 2 sqrt(2 / pi)
+    return times_sigmoid(z, z * (kLinear + z * z * (kLinear * 0.044715f)));
+  }
+
   static void swiglu(const float* gate, const float* up, int64_t width, float* out) {
     int64_t i = 0;
     for (; i + kLanes <= width; i += kLanes)
@@ -167,8 +174,19 @@ struct Rows {
                   width - i);
   }
 
+  static void geglu(const float* gate, const float* up, int64_t width, float* out) {
+    int64_t i = 0;
+    for (; i + kLanes <= width; i += kLanes)
+      store(out + i, gelu_tanh(load<F>(gate + i)) * load<F>(up + i));
+    if (i < width)
+      store_first(out + i,
+                  gelu_tanh(load_first(gate + i, width - i)) * load_first(up + i, width - i),
+                  width - i);
+  }
+
   static constexpr ElementwiseKernels kernels() {
-    return {.rms_norm = rms_norm, .angles = angles, .rotate = rotate, .swiglu = swiglu};
+    return {
+        .rms_norm = rms_norm, .angles = angles, .rotate = rotate, .swiglu = swiglu, .geglu = geglu};
   }
 };
 

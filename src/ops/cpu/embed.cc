@@ -104,7 +104,9 @@ void embed(device::Stream& stream, const EmbedArgs& args) {
   stream.pool().parallel_for(static_cast<int64_t>(args.tokens.size()), [&](int64_t t, int) {
     const int64_t token = args.tokens[static_cast<size_t>(t)];
     CHECK(token >= 0 && token < table.rows, "token {} of {}", token, table.rows);
-    embed_row(table, layout, token, args.out + t * table.cols);
+    float* const out = args.out + t * table.cols;
+    embed_row(table, layout, token, out);
+    for (int64_t i = 0; i < table.cols; ++i) out[i] *= args.scale;
   });
 }
 

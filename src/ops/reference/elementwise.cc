@@ -2,6 +2,7 @@
 #include "ops/elementwise.h"
 
 #include <cmath>
+#include <numbers>
 
 namespace ops::reference {
 
@@ -38,14 +39,28 @@ void rope(device::Stream&, const RopeArgs& args) {
   }
 }
 
-void swiglu(device::Stream&, const SwiGluArgs& args) {
+namespace {
+template <class Fn>
+void gated(const GatedArgs& args, const Fn& fn) {
   for (int64_t row = 0; row < args.rows; ++row) {
     for (int64_t i = 0; i < args.width; ++i) {
       const double gate = args.gate[row * args.stride + i];
       const double up = args.up[row * args.stride + i];
-      args.out[row * args.out_stride + i] = static_cast<float>(gate / (1.0 + std::exp(-gate)) * up);
+      args.out[row * args.out_stride + i] = static_cast<float>(fn(gate) * up);
     }
   }
+}
+}  // namespace
+
+void swiglu(device::Stream&, const GatedArgs& args) {
+  gated(args, [](double z) { return z / (1.0 + std::exp(-z)); });
+}
+
+void geglu(device::Stream&, const GatedArgs& args) {
+  gated(args, [](double z) {
+    const double u = std::sqrt(2.0 / std::numbers::pi) * (z + 0.044715 * z * z * z);
+    return z / (1.0 + std::exp(-2.0 * u));  // (1 + tanh(u)) / 2, without its cancellation
+  });
 }
 
 }  // namespace ops::reference

@@ -82,6 +82,7 @@ void embed(device::Stream&, const EmbedArgs& args) {
   for (int32_t token : args.tokens) {
     CHECK(token >= 0 && token < table.rows, "token {} of {}", token, table.rows);
     dequantize_row(table.source, row_of(table, token), table.cols, out);
+    for (int64_t i = 0; i < table.cols; ++i) out[i] *= args.scale;
     out += table.cols;
   }
 }
