@@ -34,6 +34,7 @@ base::Result<Residency> Residency::create(const ResidencyShape& shape, const Dev
   const int64_t tables = int64_t{shape.num_slots} * shape.num_columns;
   ASSIGN_OR_RETURN(made.rows_of_pages_, allocate(int64_t{shape.num_slots} * shape.pages_max));
   ASSIGN_OR_RETURN(made.frame_of_, allocate(tables * shape.pages_max));
+  ASSIGN_OR_RETURN(made.selected_at_, allocate(tables * shape.pages_max));
   ASSIGN_OR_RETURN(made.page_of_, allocate(tables * shape.rows_max));
   return made;
 }
@@ -98,6 +99,12 @@ void Residency::make_tables(device::Stream& stream, int32_t slot, int32_t own_pa
     const ops::ResidencyTable t = table(slot, static_cast<int32_t>(column));
     std::ranges::fill(t.frame_of, ops::kNotResident);
     std::ranges::fill(t.page_of, kNoPage);
+    std::ranges::fill(t.selected_at, 0u);
+    if (own_pages > 0 && stamps_.first != nullptr && column >= stamps_.column_begin) {
+      std::copy_n(stamps_.first + slot * stamps_.slot_stride +
+                      (column - stamps_.column_begin) * stamps_.column_stride,
+                  s.num_pages, t.selected_at.begin());
+    }
     const size_t shared = s.shared.size();
     for (size_t page = 0; page < shared; ++page) {
       t.frame_of[page] = ops::shared_frame(index(s.shared[page]));
@@ -228,7 +235,7 @@ ops::ResidencyTable Residency::table(int32_t slot, int32_t column) const {
   const int64_t at = int64_t{slot} * shape_.num_columns + column;
   const size_t pages = static_cast<size_t>(shape_.pages_max);
   return {.frame_of = {frame_of_.as<int32_t>() + at * shape_.pages_max, pages},
-          .selected_at = {stamps_.first + at * stamps_.column_stride, pages},
+          .selected_at = {selected_at_.as<uint32_t>() + at * shape_.pages_max, pages},
           .page_of = {page_of_.as<int32_t>() + at * shape_.rows_max, slot_at(slot).rows.size()}};
 }
 

@@ -6,7 +6,7 @@
 // in which pages come and go. Tables are made when a sequence stops being resident: with room,
 // tiering costs nothing. Pages in shared rows stay where they are in both states.
 //
-// Memory: (slots, columns, pages + rows) int32, committed as slots are first used. Thread: the
+// Memory: (slots, columns, 2 pages + rows) int32, committed as slots are first used. Thread: the
 // engine's; tables of different columns may be used in parallel. Allocates nothing after create().
 #pragma once
 
@@ -29,15 +29,17 @@ struct ResidencyShape {
   int32_t page_tokens = 0;  // P
   int64_t bytes() const {
     return int64_t{num_slots} * 4 *
-           (pages_max + int64_t{num_columns} * (int64_t{pages_max} + rows_max));
+           (pages_max + int64_t{num_columns} * (2 * int64_t{pages_max} + rows_max));
   }
 };
 
-// (slots, columns, pages_max) stamps of selections; owned, and cleared for a new sequence, by
-// whoever selects.
+// Where a resident sequence's stamps of selection are read when it stops being resident: that of
+// page p of a column is at first + slot * slot_stride + (column - column_begin) * column_stride +
+// p.
 struct SelectionStamps {
-  uint32_t* first = nullptr;
-  int64_t column_stride = 0;  // elements from a column to the next
+  const uint32_t* first = nullptr;  // null: there are none
+  int64_t slot_stride = 0, column_stride = 0;
+  int32_t column_begin = 0;
 };
 
 class Residency {
@@ -109,6 +111,7 @@ class Residency {
   std::vector<Slot> slots_;
   device::Buffer rows_of_pages_;             // (slots, pages_max) int32
   device::Buffer frame_of_;                  // (slots, columns, pages_max) int32
+  device::Buffer selected_at_;               // (slots, columns, pages_max) uint32
   device::Buffer page_of_;                   // (slots, columns, rows_max) int32
   std::vector<std::vector<int32_t>> moves_;  // per worker: (2, rows_max)
   std::vector<int64_t> evicted_;             // per worker

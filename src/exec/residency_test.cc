@@ -32,12 +32,14 @@ struct Fixture {
   DeviceFrames frames{frames_pool, kPoolRows};
   std::vector<uint32_t> stamps = std::vector<uint32_t>(kSlots * kColumns * kPagesMax);
   Residency residency =
-      Residency::create({.num_slots = kSlots,
-                         .num_columns = kColumns,
-                         .pages_max = kPagesMax,
-                         .rows_max = kRowsMax,
-                         .page_tokens = kPageTokens},
-                        frames, {.first = stamps.data(), .column_stride = kPagesMax})
+      Residency::create(
+          {.num_slots = kSlots,
+           .num_columns = kColumns,
+           .pages_max = kPagesMax,
+           .rows_max = kRowsMax,
+           .page_tokens = kPageTokens},
+          frames,
+          {.first = stamps.data(), .slot_stride = kColumns * kPagesMax, .column_stride = kPagesMax})
           .value();
 
   void write(int32_t slot, int32_t page) {
@@ -120,7 +122,7 @@ TEST(Residency, ACutEvictsThePagesSelectedLongestAgoAndMovesTheOthers) {
   for (int32_t column = 0; column < kColumns; ++column) {
     // Another page is the oldest in every column; page 3 is not saved and stays.
     for (int32_t page = 0; page < 3; ++page) {
-      f.residency.table(0, column).selected_at[static_cast<size_t>(page)] = page == column ? 1 : 2;
+      f.stamps[static_cast<size_t>(column * kPagesMax + page)] = page == column ? 1 : 2;
     }
   }
   EXPECT_EQ(f.residency.cut(f.stream, {core::SeqId{1}, 0, 2}, 3), 2 * kColumns);
