@@ -56,18 +56,23 @@ CpuExecutor::CpuExecutor(device::Stream& stream, const ops::OpTable& ops, model:
       attention_(stream, ops, config.num_q_heads) {
   const store::KvPoolShape& shape = kv_.shape();
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
-    layers_.push_back({.base = kv_.layer_base(layer),
-                       .frame_stride_bytes = kv_.frame_stride_bytes(),
-                       .head_stride_bytes = shape.page_bytes(),
-                       .type = shape.type,
-                       .page_tokens = shape.page_tokens,
-                       .num_kv_heads = shape.num_kv_heads,
-                       .head_dim = shape.head_dim});
+    for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
+      heads_.push_back({.base = kv_.column(layer, head)});
+    }
+  }
+  const size_t num_heads = static_cast<size_t>(shape.num_kv_heads);
+  for (size_t layer = 0; layer < static_cast<size_t>(config_.num_layers); ++layer) {
+    layers_.push_back({.page = {.type = shape.type,
+                                .page_tokens = shape.page_tokens,
+                                .logical_page_tokens = shape.page_tokens,
+                                .head_dim = shape.head_dim},
+                       .heads = std::span(heads_).subspan(layer * num_heads, num_heads)});
   }
   const size_t rows = static_cast<size_t>(options_.rows_max);
   tokens_.reserve(rows);
   positions_.reserve(rows);
   segments_.reserve(static_cast<size_t>(options_.segments_max));
+  frames_.reserve(static_cast<size_t>(shape.num_blocks));
   logits_rows_.reserve(rows);
   row_indices_.reserve(kLogitsRows);
   stop_ids_.resize(static_cast<size_t>(stream_.pool().num_threads()));
@@ -117,6 +122,12 @@ void CpuExecutor::gather_inputs(const core::StepPlan& plan) {
   positions_.clear();
   segments_.clear();
   logits_rows_.clear();
+  frames_.clear();
+  // A block's pages lie in the frame of its own number. All tables first: the vector may move.
+  for (const core::Segment& s : plan.segments) {
+    for (core::BlockId block : s.blocks) frames_.push_back(core::index(block));
+  }
+  size_t table = 0;
   for (size_t i = 0; i < plan.segments.size(); ++i) {
     const core::Segment& s = plan.segments[i];
     const int32_t row_begin = static_cast<int32_t>(tokens_.size());
@@ -131,7 +142,8 @@ void CpuExecutor::gather_inputs(const core::StepPlan& plan) {
                          .row_begin = row_begin,
                          .row_end = static_cast<int32_t>(tokens_.size()),
                          .position_begin = s.token_begin,
-                         .frames = s.blocks.data()});
+                         .frames = frames_.data() + table});
+    table += s.blocks.size();
   }
   CHECK(static_cast<int32_t>(tokens_.size()) == plan.num_rows, "{} rows planned, {} found",
         plan.num_rows, tokens_.size());

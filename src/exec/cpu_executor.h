@@ -65,10 +65,12 @@ class CpuExecutor final : public Executor {
   const CpuExecutorOptions options_;
   store::KvPool kv_;
   DenseAttention attention_;
+  std::vector<ops::KvHead> heads_;  // (L, Hk)
   std::vector<ops::KvLayer> layers_;
   std::vector<core::TokenId> tokens_;
   std::vector<int32_t> positions_;
   std::vector<ops::AttentionSegment> segments_;
+  std::vector<int32_t> frames_;  // of the segments, one behind the other
   std::vector<LogitsRow> logits_rows_;
   std::vector<int32_t> row_indices_;
   std::vector<std::vector<core::TokenId>>

@@ -30,8 +30,20 @@ struct AttentionSegment {
   core::RowKind kind = core::RowKind::kPrompt;
   int32_t row_begin = 0, row_end = 0;  // rows of q, k, v and out, [begin, end)
   int32_t position_begin = 0;  // position of row_begin in its sequence; rows follow one by one
-  // Table from position 0; valid to ceil((position_begin + rows) / P).
-  const core::BlockId* frames = nullptr;
+  // Retrieval heads: frame of each page from position 0, of head h at h * frames_head_stride; valid
+  // to ceil((position_begin + rows) / P).
+  const int32_t* frames = nullptr;
+  int64_t frames_head_stride = 0;  // 0: one table for all heads
+  // A decode row under selection (the segment is that one row): frames holds for each retrieval
+  // head h num_selected[h] frames in page order, the last of them the row's own page; all others
+  // are full. Null: all pages.
+  const int32_t* num_selected = nullptr;  // (Hk)
+  // Streaming heads: frame of each page from position 0, one table for all of them; entries of
+  // pages that no row of the segment sees are not read.
+  const int32_t* stream_frames = nullptr;
+  // Quantised KV: BF16 frames (KvHead::open_base) of the pages from position_begin / P on. A row
+  // reads its own page there and all earlier ones in `frames`, sealed by kv_seal before the call.
+  const int32_t* open_frames = nullptr;
 };
 
 struct KvWriteArgs {

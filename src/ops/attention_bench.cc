@@ -82,17 +82,18 @@ void fill(const device::Buffer& buffer, core::DType type) {
 class Bench {
  public:
   explicit Bench(const Case& c) : case_(c) {
-    kv_ = {.type = c.shape.type,
-           .page_tokens = c.shape.page_tokens,
-           .num_kv_heads = c.shape.num_kv_heads,
-           .head_dim = c.shape.head_dim};
-    kv_.head_stride_bytes = kv_.page_bytes();
-    kv_.frame_stride_bytes = kv_.page_bytes() * c.shape.num_kv_heads;
+    page_ = {.type = c.shape.type,
+             .page_tokens = c.shape.page_tokens,
+             .logical_page_tokens = c.shape.page_tokens,
+             .head_dim = c.shape.head_dim};
     const int32_t pages = (c.context + c.shape.page_tokens - 1) / c.shape.page_tokens;
-    pool_ = allocate(kv_.frame_stride_bytes * pages * c.num_sequences);
-    kv_.base = pool_.data();
+    const int64_t column_bytes = page_.page_bytes() * pages * c.num_sequences;
+    pool_ = allocate(column_bytes * c.shape.num_kv_heads);
+    for (int32_t head = 0; head < c.shape.num_kv_heads; ++head) {
+      heads_.push_back({.base = pool_.data() + head * column_bytes});
+    }
     fill(pool_, c.shape.type);
-    for (int32_t i = 0; i < pages * c.num_sequences; ++i) frames_.push_back(core::BlockId{i});
+    for (int32_t i = 0; i < pages * c.num_sequences; ++i) frames_.push_back(i);
     std::shuffle(frames_.begin(), frames_.end(), std::mt19937(1));
     for (int32_t i = 0; i < c.num_sequences; ++i) {
       segments_.push_back({.kind = c.kind,
@@ -120,7 +121,7 @@ class Bench {
                                                   .context_max = case_.context,
                                                   .num_threads = options.threads}));
     const ops::AttentionArgs args{
-        .kv = kv_,
+        .kv = {page_, heads_},
         .q = q.as<float>(),
         .q_stride = stride,
         .num_q_heads = case_.shape.num_q_heads,
@@ -140,9 +141,10 @@ class Bench {
 
  private:
   const Case& case_;
-  ops::KvLayer kv_;
+  core::PageShape page_;
+  std::vector<ops::KvHead> heads_;
   device::Buffer pool_;
-  std::vector<core::BlockId> frames_;
+  std::vector<int32_t> frames_;
   std::vector<ops::AttentionSegment> segments_;
 };
 

@@ -83,21 +83,21 @@ class World {
     size_t next = 0;
     for (int32_t length : lengths) {
       auto& table = tables_.emplace_back();
-      for (int32_t page = 0; page < pages(length); ++page)
-        table.push_back(core::BlockId{order[next++]});
+      for (int32_t page = 0; page < pages(length); ++page) table.push_back(order[next++]);
       q_.push_back(draw(length, shape.num_q_heads, 1.5f, random));
       k_.push_back(draw(length, shape.num_kv_heads, 1.5f, random));
       v_.push_back(draw(length, shape.num_kv_heads, 1.0f, random));
     }
-    kv_.type = shape.type;
-    kv_.page_tokens = shape.page_tokens;
-    kv_.num_kv_heads = shape.num_kv_heads;
-    kv_.head_dim = shape.head_dim;
-    kv_.head_stride_bytes = kv_.page_bytes();
-    kv_.frame_stride_bytes = kv_.page_bytes() * shape.num_kv_heads;
-    pool_bytes_.assign(static_cast<size_t>(kv_.frame_stride_bytes * num_frames),
+    page_ = {.type = shape.type,
+             .page_tokens = shape.page_tokens,
+             .logical_page_tokens = shape.page_tokens,
+             .head_dim = shape.head_dim};
+    const int64_t column_bytes = page_.page_bytes() * num_frames;
+    pool_bytes_.assign(static_cast<size_t>(column_bytes * shape.num_kv_heads),
                        std::byte{0xff});  // NaN of every type
-    kv_.base = pool_bytes_.data();
+    for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
+      heads_.push_back({.base = pool_bytes_.data() + head * column_bytes});
+    }
   }
 
   struct Inputs {
@@ -138,7 +138,7 @@ class World {
     const Inputs in = inputs(parts, num_threads);
     const int64_t stride = int64_t{shape_.num_kv_heads} * shape_.head_dim;
     const int64_t allocations = num_allocations.load();
-    version.kv_write(stream, {.kv = kv_,
+    version.kv_write(stream, {.kv = {page_, heads_},
                               .k = in.k.data(),
                               .v = in.v.data(),
                               .k_stride = stride,
@@ -160,7 +160,7 @@ class World {
     const int64_t stride = int64_t{shape_.num_q_heads} * shape_.head_dim;
     const int64_t allocations = num_allocations.load();
     version.attention(stream,
-                      {.kv = kv_,
+                      {.kv = {page_, heads_},
                        .q = q,
                        .q_stride = stride,
                        .num_q_heads = shape_.num_q_heads,
@@ -228,10 +228,11 @@ class World {
 
   Shape shape_;
   std::vector<int32_t> lengths_;
-  std::vector<std::vector<core::BlockId>> tables_;
+  std::vector<std::vector<int32_t>> tables_;
   std::vector<std::vector<float>> q_, k_, v_;
   std::vector<std::byte> pool_bytes_;
-  KvLayer kv_;
+  core::PageShape page_;
+  std::vector<KvHead> heads_;
 };
 
 constexpr auto kPrompt = core::RowKind::kPrompt;

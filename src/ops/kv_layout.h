@@ -1,31 +1,35 @@
 // Where a layer's KV pages lie in memory.
 //
-// A page is K [P, D] then V [P, D] of one KV head, contiguous. The page of KV head h in frame f is
-// at base + f * frame_stride_bytes + h * head_stride_bytes: with one table for all heads a frame is
-// a block's slice of this layer (frame_stride = Hk pages); with tables of their own per head,
-// head_stride is 0.
+// A page is K [P, D] then V [P, D] of one KV head, contiguous; the quantised types add f32 scales
+// behind them: K's per channel (D), then V's one. Frame f of head h is at heads[h].base +
+// f * page_bytes: the pool lays pages out column by column (core/kv_shape.h), so one table of
+// frames serves every head of a layer, and a head with a table of its own (a selection, a layer
+// buffer) may use any base.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
-#include "core/dtype.h"
+#include "core/kv_shape.h"
 
 namespace ops {
 
-struct KvLayer {
+struct KvHead {
   std::byte* base = nullptr;
-  int64_t frame_stride_bytes = 0;
-  int64_t head_stride_bytes = 0;
-  core::DType type = core::DType::kBF16;  // kBF16, kF16 or kF32
-  int32_t page_tokens = 0;                // P: 16, 32 or 64
-  int32_t num_kv_heads = 0;               // Hk
-  int32_t head_dim = 0;                   // D: a multiple of 16, at most 256
+  core::HeadKind kind;
+  // Quantised KV: BF16 pages of the same head that are still being filled.
+  std::byte* open_base = nullptr;
+};
 
-  std::byte* page(int32_t frame, int32_t head) const {
-    return base + frame * frame_stride_bytes + head * head_stride_bytes;
+struct KvLayer {
+  core::PageShape page;
+  std::span<const KvHead> heads;  // (Hk)
+
+  int32_t num_kv_heads() const { return static_cast<int32_t>(heads.size()); }
+  std::byte* frame(int32_t frame, int32_t head) const {
+    return heads[static_cast<size_t>(head)].base + frame * page.page_bytes();
   }
-  int64_t page_bytes() const { return 2 * int64_t{page_tokens} * core::row_bytes(type, head_dim); }
 };
 
 }  // namespace ops

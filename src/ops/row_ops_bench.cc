@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <string_view>
 #include <vector>
@@ -74,16 +75,21 @@ void measure_rows(device::Stream& stream, const ops::OpTable& ops, const Model& 
   std::vector<int32_t> positions(static_cast<size_t>(rows));
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i) + 1000;
   constexpr int32_t kPageTokens = 32;
-  ops::KvLayer kv{.page_tokens = kPageTokens, .num_kv_heads = m.kv_heads, .head_dim = m.head_dim};
-  kv.head_stride_bytes = kv.page_bytes();
-  kv.frame_stride_bytes = kv.page_bytes() * m.kv_heads;
+  const core::PageShape page{
+      .page_tokens = kPageTokens, .logical_page_tokens = kPageTokens, .head_dim = m.head_dim};
   const int64_t frames = (rows + kPageTokens - 1) / kPageTokens;
-  std::vector<std::byte> pages(static_cast<size_t>(frames * kv.frame_stride_bytes));
-  kv.base = pages.data();
-  std::vector<core::BlockId> table;
-  for (int64_t f = 0; f < frames; ++f) table.push_back(core::BlockId{static_cast<int32_t>(f)});
-  const ops::AttentionSegment segment{core::RowKind::kPrompt, 0, static_cast<int32_t>(rows), 0,
-                                      table.data()};
+  std::vector<std::byte> pages(static_cast<size_t>(m.kv_heads * frames * page.page_bytes()));
+  std::vector<ops::KvHead> heads;
+  for (int32_t head = 0; head < m.kv_heads; ++head) {
+    heads.push_back({.base = pages.data() + head * frames * page.page_bytes()});
+  }
+  const ops::KvLayer kv{page, heads};
+  std::vector<int32_t> table(static_cast<size_t>(frames));
+  std::iota(table.begin(), table.end(), 0);
+  const ops::AttentionSegment segment{.row_begin = 0,
+                                      .row_end = static_cast<int32_t>(rows),
+                                      .position_begin = 0,
+                                      .frames = table.data()};
 
   std::printf(
       "\n%s, %lld rows\n| op        |          shape |         us |     GB/s |\n| --- | --- | ---: "

@@ -13,15 +13,17 @@ base::Result<KvPool> KvPool::create(const KvPoolShape& shape) {
   return KvPool(shape, std::move(buffer));
 }
 
-std::byte* KvPool::layer_base(int32_t layer) const {
+std::byte* KvPool::column(int32_t layer, int32_t head) const {
   CHECK(layer >= 0 && layer < shape_.num_layers, "layer {}", layer);
-  return buffer_.data() + int64_t{layer} * shape_.num_blocks * frame_stride_bytes();
+  CHECK(head >= 0 && head < shape_.num_kv_heads, "head {}", head);
+  const int64_t column = int64_t{layer} * shape_.num_kv_heads + head;
+  return buffer_.data() + column * shape_.num_blocks * shape_.page_bytes();
 }
 
 std::byte* KvPool::page(int32_t layer, core::BlockId block, int32_t head) const {
   CHECK(core::index(block) >= 0 && core::index(block) < shape_.num_blocks, "block {}",
         core::index(block));
-  return layer_base(layer) + core::index(block) * frame_stride_bytes() + head * shape_.page_bytes();
+  return column(layer, head) + core::index(block) * shape_.page_bytes();
 }
 
 void KvPool::copy_tokens(core::BlockId from, core::BlockId to, int32_t num_tokens) {

@@ -1,8 +1,8 @@
 // The bytes behind block ids in the device tier: every KV page of every layer in one allocation.
 //
-// Layout: layer by layer, and within a layer block by block, the pages of its Hk heads side by
-// side. So a layer's pages of consecutive blocks are one run of memory. Pages are committed by the
-// system as they are first written. Thread: the engine's (between steps) and the op that runs.
+// Layout: layer by layer, head by head, and within a head block by block, so that a head's pages of
+// consecutive blocks are one run of memory. Pages are committed by the system as they are first
+// written. Thread: the engine's (between steps) and the op that runs.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,8 @@ class KvPool {
   static base::Result<KvPool> create(const KvPoolShape& shape);
 
   const KvPoolShape& shape() const { return shape_; }
-  // First page of layer `layer`, block 0, head 0.
-  std::byte* layer_base(int32_t layer) const;
-  // From one block's pages of a layer to the next block's.
-  int64_t frame_stride_bytes() const { return shape_.page_bytes() * shape_.num_kv_heads; }
+  // Block 0's page of a layer and head; the next block's is page_bytes() behind it.
+  std::byte* column(int32_t layer, int32_t head) const;
 
   // Copies K and V of the first `num_tokens` tokens of every page of `from` to `to`. REQUIRES: 0 <=
   // num_tokens <= P.

@@ -27,7 +27,7 @@ TEST(KvPool, PagesTileTheAllocation) {
   for (int32_t layer = 0; layer < 3; ++layer) {
     for (int32_t block = 0; block < 5; ++block) {
       for (int32_t head = 0; head < 2; ++head) {
-        pages.insert(pool.layer_base(layer) + block * pool.frame_stride_bytes() + head * page);
+        pages.insert(pool.column(layer, head) + block * page);
       }
     }
   }
@@ -39,14 +39,14 @@ TEST(KvPool, CopiesTheFirstTokensOfKAndV) {
   KvPool pool = KvPool::create(small_shape()).value();
   const int64_t page = pool.shape().page_bytes(), token = 32;
   for (int32_t layer = 0; layer < 3; ++layer) {
-    std::memset(pool.layer_base(layer) + 1 * pool.frame_stride_bytes(), 'a' + layer,
-                static_cast<size_t>(2 * page));
+    for (int32_t head = 0; head < 2; ++head) {
+      std::memset(pool.column(layer, head) + page, 'a' + layer, static_cast<size_t>(page));
+    }
   }
   pool.copy_tokens(core::BlockId{1}, core::BlockId{4}, 5);
   for (int32_t layer = 0; layer < 3; ++layer) {
     for (int32_t head = 0; head < 2; ++head) {
-      const char* p = reinterpret_cast<char*>(pool.layer_base(layer) +
-                                              4 * pool.frame_stride_bytes() + head * page);
+      const char* p = reinterpret_cast<char*>(pool.column(layer, head) + 4 * page);
       for (int64_t half : {int64_t{0}, 16 * token}) {
         EXPECT_EQ(p[half], 'a' + layer);
         EXPECT_EQ(p[half + 5 * token - 1], 'a' + layer);

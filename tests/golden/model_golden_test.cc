@@ -68,12 +68,17 @@ class Runner {
                     {c.num_layers, c.num_kv_heads, c.head_dim, kPageTokens, kv_type, blocks + 3})
                     .value());
     for (int32_t layer = 0; layer < c.num_layers; ++layer) {
-      layers_.push_back({kv_->layer_base(layer), kv_->frame_stride_bytes(),
-                         kv_->shape().page_bytes(), kv_type, kPageTokens, c.num_kv_heads,
-                         c.head_dim});
+      for (int32_t head = 0; head < c.num_kv_heads; ++head) {
+        heads_.push_back({.base = kv_->column(layer, head)});
+      }
+    }
+    const size_t num_heads = static_cast<size_t>(c.num_kv_heads);
+    for (size_t layer = 0; layer < static_cast<size_t>(c.num_layers); ++layer) {
+      layers_.push_back({{kv_type, kPageTokens, kPageTokens, c.head_dim},
+                         std::span(heads_).subspan(layer * num_heads, num_heads)});
     }
     for (int32_t b = 0; b < blocks; ++b)
-      table_.push_back(core::BlockId{blocks + 2 - b});  // neither in order nor from 0
+      table_.push_back(blocks + 2 - b);  // neither in order nor from 0
     model_ = model::create_model(stream_, ops::op_table(isa), *files_,
                                  {.rows_max = rows_max,
                                   .decode_rows_max = rows_max,
@@ -92,7 +97,11 @@ class Runner {
                           int32_t logits_begin) {
     std::vector<int32_t> positions(static_cast<size_t>(end - begin));
     std::iota(positions.begin(), positions.end(), begin);
-    const ops::AttentionSegment segment{kind, 0, end - begin, begin, table_.data()};
+    const ops::AttentionSegment segment{.kind = kind,
+                                        .row_begin = 0,
+                                        .row_end = end - begin,
+                                        .position_begin = begin,
+                                        .frames = table_.data()};
     attention_->set_step({&segment, 1}, layers_);
     forward(ids.subspan(static_cast<size_t>(begin), positions.size()), positions);
     std::vector<float> out;
@@ -136,8 +145,9 @@ class Runner {
   device::Stream stream_;
   std::unique_ptr<load::ModelFiles> files_;
   std::optional<store::KvPool> kv_;
+  std::vector<ops::KvHead> heads_;
   std::vector<ops::KvLayer> layers_;
-  std::vector<core::BlockId> table_;
+  std::vector<int32_t> table_;
   std::optional<exec::DenseAttention> attention_;
   std::unique_ptr<model::Model> model_;
   int32_t layers_at_once_ = 0;

@@ -116,20 +116,23 @@ class Run {
   Run(const AttentionKernels& kernels, const AttentionArgs& args, int num_threads)
       : kernels_(kernels),
         args_(args),
-        tile_(tile_function(kernels, args.kv.type, core::RowKind::kPrompt)),
-        split_(tile_function(kernels, args.kv.type, core::RowKind::kDecode)),
-        group_(args.num_q_heads / args.kv.num_kv_heads),
-        scratch_(group_, args.kv.head_dim) {
-    CHECK(args.num_q_heads % args.kv.num_kv_heads == 0 && group_ <= 16,
-          "{} query heads, {} KV heads", args.num_q_heads, args.kv.num_kv_heads);
-    CHECK(args.kv.head_dim % 16 == 0 && args.kv.head_dim <= 256, "head dim {}", args.kv.head_dim);
-    CHECK(args.kv.page_tokens == 16 || args.kv.page_tokens == 32 || args.kv.page_tokens == 64,
-          "{} tokens a page", args.kv.page_tokens);
+        tile_(tile_function(kernels, args.kv.page.type, core::RowKind::kPrompt)),
+        split_(tile_function(kernels, args.kv.page.type, core::RowKind::kDecode)),
+        group_(args.num_q_heads / args.kv.num_kv_heads()),
+        scratch_(group_, args.kv.page.head_dim) {
+    CHECK(args.num_q_heads % args.kv.num_kv_heads() == 0 && group_ <= 16,
+          "{} query heads, {} KV heads", args.num_q_heads, args.kv.num_kv_heads());
+    CHECK(args.kv.page.head_dim % 16 == 0 && args.kv.page.head_dim <= 256, "head dim {}",
+          args.kv.page.head_dim);
+    CHECK(args.kv.page.page_tokens == 16 || args.kv.page.page_tokens == 32 ||
+              args.kv.page.page_tokens == 64,
+          "{} tokens a page", args.kv.page.page_tokens);
+    check_kinds();
     place_tasks(num_threads);
   }
 
   void run(device::Stream& stream) {
-    const int64_t num_heads = args_.kv.num_kv_heads;
+    const int64_t num_heads = args_.kv.num_kv_heads();
     list_prompt_tiles();
     do {
       const int64_t num_merges = list_decode_splits();
@@ -148,18 +151,26 @@ class Run {
  private:
   int32_t num_segments() const { return static_cast<int32_t>(args_.segments.size()); }
 
+  // Streaming heads, selections and quantised pages are not walked yet.
+  void check_kinds() const {
+    for (const KvHead& head : args_.kv.heads) CHECK(!head.kind.is_streaming());
+    for (const AttentionSegment& segment : args_.segments) {
+      CHECK(segment.num_selected == nullptr && segment.open_frames == nullptr);
+    }
+  }
+
   // Divides the workspace: scratch of each thread, partial states, tasks.
   void place_tasks(int num_threads) {
     int64_t rows = 0, num_tiles = 0;
     for (const AttentionSegment& segment : args_.segments) {
       if (segment.kind == core::RowKind::kPrompt) rows += segment.row_end - segment.row_begin;
     }
-    tile_rows_ = tile_rows(group_, rows, args_.kv.num_kv_heads, num_threads);
+    tile_rows_ = tile_rows(group_, rows, args_.kv.num_kv_heads(), num_threads);
     for (const AttentionSegment& segment : args_.segments) {
       if (segment.kind != core::RowKind::kPrompt) continue;
       num_tiles += (segment.row_end - segment.row_begin + tile_rows_ - 1) / tile_rows_;
     }
-    const int64_t partial_bytes = partial_floats(args_.num_q_heads, args_.kv.head_dim) * 4;
+    const int64_t partial_bytes = partial_floats(args_.num_q_heads, args_.kv.page.head_dim) * 4;
     const int64_t task_bytes = sizeof(Task);
     const int64_t left =
         static_cast<int64_t>(args_.workspace.size()) - num_threads * scratch_.bytes;
@@ -197,7 +208,7 @@ class Run {
   // Lists the splits of as many further decode rows as there are places; returns the number of rows
   // to merge.
   int64_t list_decode_splits() {
-    const int32_t split = kDecodeSplitPages * args_.kv.page_tokens;
+    const int32_t split = kDecodeSplitPages * args_.kv.page.page_tokens;
     int64_t num_merges = 0;
     int32_t place = 0;
     for (; segment_ < num_segments(); ++segment_, row_ = 0) {
@@ -205,7 +216,7 @@ class Run {
       if (segment.kind != core::RowKind::kDecode) continue;
       for (; row_ < segment.row_end - segment.row_begin; ++row_) {
         const int32_t keys = segment.position_begin + row_ + 1;
-        const int32_t splits = num_splits(keys, args_.kv.page_tokens);
+        const int32_t splits = num_splits(keys, args_.kv.page.page_tokens);
         CHECK(splits <= num_places_, "workspace of {} bytes for a row of {} keys",
               args_.workspace.size(), keys);
         if (place + splits > num_places_) return num_merges;
@@ -226,21 +237,21 @@ class Run {
   }
 
   float* partial(int64_t place, int32_t kv_head) const {
-    return partials_ +
-           (place * args_.kv.num_kv_heads + kv_head) * partial_floats(group_, args_.kv.head_dim);
+    return partials_ + (place * args_.kv.num_kv_heads() + kv_head) *
+                           partial_floats(group_, args_.kv.page.head_dim);
   }
 
   void run_task(const Task& task, int32_t kv_head, int worker) const {
     const AttentionSegment& segment = args_.segments[task.segment];
     const int64_t row = segment.row_begin + task.row_begin;
-    const int64_t head_offset = int64_t{kv_head} * group_ * args_.kv.head_dim;
+    const int64_t head_offset = int64_t{kv_head} * group_ * args_.kv.page.head_dim;
     std::byte* scratch = args_.workspace.data() + worker * scratch_.bytes;
     AttentionTile tile;
-    tile.pages = KvPages{.base = args_.kv.page(0, kv_head),
-                         .frame_stride_bytes = args_.kv.frame_stride_bytes,
-                         .frames = segment.frames,
-                         .page_tokens = args_.kv.page_tokens,
-                         .head_dim = args_.kv.head_dim};
+    tile.pages = KvPages{.base = args_.kv.frame(0, kv_head),
+                         .page_bytes = args_.kv.page.page_bytes(),
+                         .frames = segment.frames + kv_head * segment.frames_head_stride,
+                         .page_tokens = args_.kv.page.page_tokens,
+                         .head_dim = args_.kv.page.head_dim};
     tile.key_begin = task.key_begin;
     tile.key_end = task.key_end;
     tile.q = args_.q + row * args_.q_stride + head_offset;
@@ -263,7 +274,7 @@ class Run {
 
   void merge(const Task& task, int32_t kv_head) const {
     if (!task.partial || task.splits == 0) return;
-    const int32_t head_dim = args_.kv.head_dim;
+    const int32_t head_dim = args_.kv.page.head_dim;
     const int64_t row = args_.segments[task.segment].row_begin + task.row_begin;
     float* out = args_.out + row * args_.out_stride + int64_t{kv_head} * group_ * head_dim;
     for (int32_t g = 0; g < group_; ++g) {
@@ -313,14 +324,16 @@ void write_row(const AttentionKernels& kernels, const KvWriteArgs& args,
   const KvLayer& kv = args.kv;
   const int64_t row = segment.row_begin + i;
   const int32_t position = segment.position_begin + i;
-  const int32_t frame = core::index(segment.frames[position / kv.page_tokens]);
-  const int64_t row_bytes = core::row_bytes(kv.type, kv.head_dim);
-  for (int32_t head = 0; head < kv.num_kv_heads; ++head) {
-    std::byte* place = kv.page(frame, head) + position % kv.page_tokens * row_bytes;
-    const int64_t offset = int64_t{head} * kv.head_dim;
-    round_row(kernels, kv.type, args.k + row * args.k_stride + offset, kv.head_dim, place);
-    round_row(kernels, kv.type, args.v + row * args.v_stride + offset, kv.head_dim,
-              place + kv.page_tokens * row_bytes);
+  const core::PageShape& page = kv.page;
+  const int64_t row_bytes = core::row_bytes(page.type, page.head_dim);
+  for (int32_t head = 0; head < kv.num_kv_heads(); ++head) {
+    const int32_t frame =
+        segment.frames[head * segment.frames_head_stride + position / page.page_tokens];
+    std::byte* place = kv.frame(frame, head) + position % page.page_tokens * row_bytes;
+    const int64_t offset = int64_t{head} * page.head_dim;
+    round_row(kernels, page.type, args.k + row * args.k_stride + offset, page.head_dim, place);
+    round_row(kernels, page.type, args.v + row * args.v_stride + offset, page.head_dim,
+              place + page.page_tokens * row_bytes);
   }
 }
 
@@ -329,7 +342,7 @@ void run_kv_write(const AttentionKernels& kernels, device::Stream& stream,
   // Elements for which waking a thread pays: it writes about 4 a nanosecond, and a wake takes
   // microseconds.
   constexpr int64_t kItemElements = 16 * 1024;
-  const int64_t row_elements = 2 * int64_t{args.kv.num_kv_heads} * args.kv.head_dim;
+  const int64_t row_elements = 2 * int64_t{args.kv.num_kv_heads()} * args.kv.page.head_dim;
   const auto item_rows = static_cast<int32_t>(std::max<int64_t>(1, kItemElements / row_elements));
   for (const AttentionSegment& segment : args.segments) {
     const int32_t rows = segment.row_end - segment.row_begin;

@@ -9,10 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace core {
-enum class BlockId : int32_t;
-}
-
 namespace ops::cpu {
 
 // Keys of one step of the online softmax: a multiple of every page size, counted from position 0,
@@ -29,10 +25,10 @@ inline constexpr int kSumLanes = 16;
 // The pages of one (layer, KV head) of a sequence.
 struct KvPages {
   const std::byte* base = nullptr;  // page of frame 0
-  int64_t frame_stride_bytes = 0;
-  const core::BlockId* frames = nullptr;  // table from position 0
-  int32_t page_tokens = 0;                // P
-  int32_t head_dim = 0;                   // D
+  int64_t page_bytes = 0;
+  const int32_t* frames = nullptr;  // table from position 0
+  int32_t page_tokens = 0;          // P
+  int32_t head_dim = 0;             // D
 };
 
 // Memory for one call, 64-byte aligned. M = rows * group rounded up to kRowPanel.

@@ -34,8 +34,7 @@ struct TileKernel {
   };
 
   static const std::byte* page_of(const KvPages& pages, int32_t key) {
-    int64_t frame = static_cast<int64_t>(pages.frames[key / pages.page_tokens]);
-    return pages.base + frame * pages.frame_stride_bytes;
+    return pages.base + pages.frames[key / pages.page_tokens] * pages.page_bytes;
   }
 
   static void run(const AttentionTile& tile) {

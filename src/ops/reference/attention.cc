@@ -70,18 +70,20 @@ float load_element(core::DType type, const std::byte* in) {
 // The K row, or with `values` the V row, of a position.
 std::byte* kv_row(const KvLayer& kv, const AttentionSegment& segment, int32_t position,
                   int32_t head, bool values) {
-  const int32_t frame = core::index(segment.frames[position / kv.page_tokens]);
-  const int32_t row = position % kv.page_tokens + (values ? kv.page_tokens : 0);
-  return kv.page(frame, head) + row * core::row_bytes(kv.type, kv.head_dim);
+  const core::PageShape& page = kv.page;
+  const int32_t frame =
+      segment.frames[head * segment.frames_head_stride + position / page.page_tokens];
+  const int32_t row = position % page.page_tokens + (values ? page.page_tokens : 0);
+  return kv.frame(frame, head) + row * core::row_bytes(page.type, page.head_dim);
 }
 
 void attend(const AttentionArgs& args, const AttentionSegment& segment, int32_t i, int32_t head) {
   const KvLayer& kv = args.kv;
-  const int32_t head_dim = kv.head_dim;
-  const int32_t kv_head = head / (args.num_q_heads / kv.num_kv_heads);
+  const int32_t head_dim = kv.page.head_dim;
+  const int32_t kv_head = head / (args.num_q_heads / kv.num_kv_heads());
   const int32_t keys = segment.position_begin + i + 1;
   const int64_t row = segment.row_begin + i;
-  const int64_t element_bytes = core::row_bytes(kv.type, 1);
+  const int64_t element_bytes = core::row_bytes(kv.page.type, 1);
   const float* q = args.q + row * args.q_stride + int64_t{head} * head_dim;
 
   std::vector<double> weights(static_cast<size_t>(keys));
@@ -90,7 +92,7 @@ void attend(const AttentionArgs& args, const AttentionSegment& segment, int32_t 
     const std::byte* k = kv_row(kv, segment, key, kv_head, false);
     double score = 0.0;
     for (int32_t c = 0; c < head_dim; ++c)
-      score += double{q[c]} * load_element(kv.type, k + c * element_bytes);
+      score += double{q[c]} * load_element(kv.page.type, k + c * element_bytes);
     weights[static_cast<size_t>(key)] = score * args.softmax_scale;
     max = std::fmax(max, weights[static_cast<size_t>(key)]);
   }
@@ -102,7 +104,7 @@ void attend(const AttentionArgs& args, const AttentionSegment& segment, int32_t 
     const std::byte* v = kv_row(kv, segment, key, kv_head, true);
     for (int32_t c = 0; c < head_dim; ++c) {
       out[static_cast<size_t>(c)] +=
-          weights[static_cast<size_t>(key)] * load_element(kv.type, v + c * element_bytes);
+          weights[static_cast<size_t>(key)] * load_element(kv.page.type, v + c * element_bytes);
     }
   }
   for (int32_t c = 0; c < head_dim; ++c) {
@@ -115,17 +117,17 @@ void attend(const AttentionArgs& args, const AttentionSegment& segment, int32_t 
 
 void kv_write(device::Stream&, const KvWriteArgs& args) {
   const KvLayer& kv = args.kv;
-  const int64_t element_bytes = core::row_bytes(kv.type, 1);
+  const int64_t element_bytes = core::row_bytes(kv.page.type, 1);
   for (const AttentionSegment& segment : args.segments) {
     for (int32_t i = 0; i < segment.row_end - segment.row_begin; ++i) {
       const int64_t row = segment.row_begin + i;
-      for (int32_t head = 0; head < kv.num_kv_heads; ++head) {
+      for (int32_t head = 0; head < kv.num_kv_heads(); ++head) {
         std::byte* k = kv_row(kv, segment, segment.position_begin + i, head, false);
         std::byte* v = kv_row(kv, segment, segment.position_begin + i, head, true);
-        for (int32_t c = 0; c < kv.head_dim; ++c) {
-          const int64_t from = int64_t{head} * kv.head_dim + c;
-          store_element(kv.type, args.k[row * args.k_stride + from], k + c * element_bytes);
-          store_element(kv.type, args.v[row * args.v_stride + from], v + c * element_bytes);
+        for (int32_t c = 0; c < kv.page.head_dim; ++c) {
+          const int64_t from = int64_t{head} * kv.page.head_dim + c;
+          store_element(kv.page.type, args.k[row * args.k_stride + from], k + c * element_bytes);
+          store_element(kv.page.type, args.v[row * args.v_stride + from], v + c * element_bytes);
         }
       }
     }
