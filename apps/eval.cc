@@ -1,9 +1,12 @@
 // spillway eval needles: asks a needle set and counts right answers by kind and depth.
 //
 // Format (tests/data/needles/README.md): a JSON document a line with `context` and `items` of kind,
-// depth, question, answer. The prompt is context + "\n" + question, greedy, at most 24 tokens, cut
-// at a newline; right when it starts with the answer. All questions of a document share its prefix
-// through the prefix cache: the first is asked alone, the rest together.
+// depth, question, answer. The model reads context + "\n" + question and goes on, greedy, at most
+// 24 tokens, cut at a newline; right when that starts with the answer. The context is the prompt;
+// the question's tokens are decode rows, so that selection serves every one of them. All questions
+// of a document share its prefix through the prefix cache: the first is asked alone, the rest
+// together. Only pages that prompts made are shared, so tokens do not depend on what was asked
+// before, and those of two runs can be compared.
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -12,6 +15,7 @@
 #include "apps/commands.h"
 #include "apps/completion.h"
 #include "apps/house.h"
+#include "apps/kv_report.h"
 
 namespace apps {
 namespace {
@@ -37,7 +41,14 @@ struct Count {
   }
 };
 
+struct Answer {
+  std::string document, kind;
+  bool right = false;
+  std::vector<core::TokenId> tokens;
+};
+
 struct Tally {
+  std::vector<Answer> answers;
   Count all;
   std::map<std::string, Count> by_kind;
   std::array<Count, kDepthBands> by_depth;
@@ -84,21 +95,28 @@ base::Result<std::vector<Document>> read_documents(const std::string& path) {
 }
 
 core::Request ask(const House& house, const Document& document, const Item& item) {
+  const text::EncodeOptions plain{.add_special = true, .parse_special = false};
+  const std::string context = document.context + "\n";
   core::Request request;
   request.id = next_request_id();
-  request.prompt = house.tokenizer->encode(document.context + "\n" + item.question,
-                                           {.add_special = true, .parse_special = false});
+  request.prompt = house.tokenizer->encode(context, plain);
+  const std::vector<core::TokenId> all = house.tokenizer->encode(context + item.question, plain);
+  // A token may reach over the border: what both have in common is the context.
+  const auto border = std::ranges::mismatch(request.prompt, all);
+  request.forced.assign(border.in2, all.end());
+  request.prompt.erase(border.in1, request.prompt.end());
   request.sampling.temperature = 0.0f;
-  request.sampling.max_tokens = kAnswerTokens;
+  request.sampling.max_tokens = static_cast<int32_t>(request.forced.size()) + kAnswerTokens;
   request.arrival_us = now_us();
   return request;
 }
 
-void judge(const House& house, const Item& item, const Completion& completion, bool verbose,
-           Tally* tally) {
+void judge(const House& house, const Document& document, const Item& item,
+           const Completion& completion, bool verbose, Tally* tally) {
   std::string text = house.tokenizer->decode(completion.tokens, /*skip_special=*/true);
   text = text.substr(0, text.find('\n'));
   const bool right = text.starts_with(item.answer);
+  tally->answers.push_back({document.id, item.kind, right, completion.tokens});
   tally->all.add(right);
   tally->by_kind[item.kind].add(right);
   const size_t band = std::min<size_t>(
@@ -120,10 +138,10 @@ base::Result<void> run_document(const House& house, const Document& document, bo
   if (document.items.empty()) return {};
   ASSIGN_OR_RETURN(Completion first,
                    complete(*house.engine, ask(house, document, document.items[0])));
-  judge(house, document.items[0], first, verbose, tally);
+  judge(house, document, document.items[0], first, verbose, tally);
   ASSIGN_OR_RETURN(std::vector<Completion> others, complete_all(*house.engine, std::move(rest)));
   for (size_t i = 0; i < others.size(); ++i)
-    judge(house, document.items[i + 1], others[i], verbose, tally);
+    judge(house, document, document.items[i + 1], others[i], verbose, tally);
   return {};
 }
 
@@ -131,7 +149,7 @@ std::string band_name(size_t band) {
   return fmt::format("{:.2f}-{:.2f}", band / double{kDepthBands}, (band + 1) / double{kDepthBands});
 }
 
-void print_markdown(const Tally& t, double seconds) {
+void print_markdown(const Tally& t, const core::KvCounters& kv, double seconds) {
   fmt::print("| part | right | asked |\n| --- | ---: | ---: |\n");
   for (const auto& [kind, count] : t.by_kind)
     fmt::print("| {} | {} | {} |\n", kind, count.right, count.asked);
@@ -143,9 +161,10 @@ void print_markdown(const Tally& t, double seconds) {
       "| **all** | **{}** | **{}** |\n\n{} of {} prompt tokens came from the prefix cache; {:.1f} "
       "s\n",
       t.all.right, t.all.asked, t.cached_tokens, t.prompt_tokens, seconds);
+  fmt::print("{}", kv_report(kv));
 }
 
-void print_json(const Tally& t, double seconds) {
+void print_json(const Tally& t, const core::KvCounters& kv, double seconds) {
   auto count = [](const Count& c) {
     return nlohmann::ordered_json{{"right", c.right}, {"asked", c.asked}};
   };
@@ -156,15 +175,24 @@ void print_json(const Tally& t, double seconds) {
   json["prompt_tokens"] = t.prompt_tokens;
   json["cached_tokens"] = t.cached_tokens;
   json["seconds"] = seconds;
-  fmt::print("{}\n", json.dump(2));
+  json["kv"] = kv_json(kv);
+  for (const Answer& answer : t.answers) {
+    json["answers"].push_back({{"document", answer.document},
+                               {"kind", answer.kind},
+                               {"right", answer.right},
+                               {"tokens", answer.tokens}});
+  }
+  fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace
 
 base::Result<void> eval_needles(const EvalOptions& options) {
   ASSIGN_OR_RETURN(std::vector<Document> documents, read_documents(options.file));
+  ServingOptions serving = options.serving;
+  serving.deterministic = true;
   ASSIGN_OR_RETURN(std::unique_ptr<House> house,
-                   build_house(options.serving, /*print_sizes=*/options.verbose));
+                   build_house(serving, /*print_sizes=*/options.verbose));
   if (house->tokenizer == nullptr)
     return base::error(base::Code::kInvalidArgument,
                        "this model has no tokenizer: nothing can be asked");
@@ -176,7 +204,8 @@ base::Result<void> eval_needles(const EvalOptions& options) {
                tally.all.right, tally.all.asked);
   }
   const double seconds = static_cast<double>(now_us() - begin_us) * 1e-6;
-  options.output == "json" ? print_json(tally, seconds) : print_markdown(tally, seconds);
+  const core::KvCounters kv = house->engine->snapshot().kv;
+  options.output == "json" ? print_json(tally, kv, seconds) : print_markdown(tally, kv, seconds);
   return {};
 }
 

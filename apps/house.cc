@@ -10,6 +10,7 @@
 #include <map>
 
 #include "apps/completion.h"
+#include "apps/heads_file.h"
 #include "base/log.h"
 #include "base/sizes.h"
 #include "engine/options.h"
@@ -105,6 +106,20 @@ std::string fingerprint(const House& house) {
                      house.files->weight_bytes);
 }
 
+// The preset's values with the flags over them, and the heads that stream.
+base::Result<void> choose_kv_options(const ServingOptions& options, const House& house,
+                                     engine::EngineOptions* e) {
+  const core::ModelConfig& c = house.files->config;
+  ASSIGN_OR_RETURN(const KvChoice choice, choose_kv(options.preset, options.kv));
+  e->sparse = choice.sparse;
+  e->tiers = choice.tiers;
+  e->page_tokens = choice.page_tokens;
+  if (choice.heads_path.empty()) return {};
+  ASSIGN_OR_RETURN(e->heads, read_heads(choice.heads_path, c.num_layers, c.num_kv_heads,
+                                        {choice.sink_tokens, choice.local_tokens}));
+  return {};
+}
+
 base::Result<engine::EngineOptions> engine_options(const ServingOptions& options,
                                                    const House& house) {
   engine::EngineOptions e;
@@ -116,7 +131,7 @@ base::Result<engine::EngineOptions> engine_options(const ServingOptions& options
   e.max_num_batched_tokens = options.max_num_batched_tokens;
   e.max_num_seqs = std::min(options.max_num_seqs, options.max_num_batched_tokens);
   e.inbox_capacity = options.max_num_queued_reqs;
-  e.page_tokens = options.page_size;
+  RETURN_IF_ERROR(choose_kv_options(options, house, &e));
   if (!options.device_memory.empty()) {
     ASSIGN_OR_RETURN(e.device_memory_bytes, base::parse_bytes(options.device_memory));
   }

@@ -131,9 +131,8 @@ void add_engine_options(CLI::App& command, ServingOptions* o) {
                   "memory for KV pages and workspace beside the weights, such as 8GiB (half of "
                   "what is free)")
       ->group(kPerformance);
-  command.add_option("--page-size", o->page_size, "tokens a page: 16, 32 or 64")
+  command.add_option("--page-size", o->kv.page_size, "tokens a page: 16, 32 or 64 (the preset's)")
       ->check(CLI::IsMember({16, 32, 64}))
-      ->capture_default_str()
       ->group(kPerformance);
   command.add_option("--max-num-seqs", o->max_num_seqs, "sequences that run together")
       ->check(CLI::Range(1, 4096))

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/presets.h"
+
 namespace apps {
 
 // Defaults are what --help shows. Sizes are text until build_house() resolves them, so that errors
@@ -17,6 +19,7 @@ struct ServingOptions {
   uint64_t dummy_seed = 0;           // weights of --load-format dummy
   // Behaviour.
   std::string preset = "dense";
+  KvFlags kv;                           // single values of the preset
   std::string kv_cache_dtype = "bf16";  // bf16 | f16 | f32
   int32_t max_model_len = 0;            // tokens; 0 = the model's own, as far as memory goes
   bool prefix_caching = true;
@@ -27,7 +30,6 @@ struct ServingOptions {
   int32_t threads = 0;       // 0 = physical cores
   std::string
       device_memory;  // KV pages and workspace; "" = half of what is available after the weights
-  int32_t page_size = 32;  // 16 | 32 | 64 tokens
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 1024;
   int32_t max_num_queued_reqs = 1024;

@@ -1,0 +1,64 @@
+#include "apps/kv_report.h"
+
+#include <fmt/format.h>
+
+#include "base/sizes.h"
+
+namespace apps {
+namespace {
+
+double per(int64_t part, int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+}
+
+}  // namespace
+
+nlohmann::ordered_json kv_json(const core::KvCounters& kv) {
+  return {{"pages_scored", kv.pages_scored},
+          {"selections", kv.selections},
+          {"selections_reused", kv.selections_reused},
+          {"pages_selected", kv.pages_selected},
+          {"pages_sealed", kv.pages_sealed},
+          {"pages_missed", kv.pages_missed},
+          {"pages_loaded", kv.pages_loaded},
+          {"pages_evicted", kv.pages_evicted},
+          {"pages_scratch", kv.pages_scratch},
+          {"pages_saved", kv.pages_saved},
+          {"bytes_loaded", kv.bytes_loaded},
+          {"bytes_saved", kv.bytes_saved},
+          {"load_us", kv.load_us},
+          {"save_us", kv.save_us},
+          {"layers_segmented", kv.layers_segmented},
+          {"disk_pages_written", kv.disk_pages_written},
+          {"disk_pages_read", kv.disk_pages_read},
+          {"disk_failures", kv.disk_failures},
+          {"device_bytes_peak", kv.device_bytes_peak}};
+}
+
+std::string kv_report(const core::KvCounters& kv) {
+  std::string text;
+  if (kv.selections > 0) {
+    text += fmt::format("{} selections of {:.1f} pages, {} of them used again; {} pages scored\n",
+                        kv.selections + kv.selections_reused,
+                        per(kv.pages_selected, kv.selections + kv.selections_reused),
+                        kv.selections_reused, kv.pages_scored);
+  }
+  if (kv.pages_saved + kv.pages_loaded > 0) {
+    text += fmt::format(
+        "{:.2f} % of the selected pages were not on the device; {} pages ({}) loaded, {} ({}) "
+        "saved, {} evicted\n",
+        100 * per(kv.pages_missed, kv.pages_selected), kv.pages_loaded,
+        base::format_bytes(kv.bytes_loaded), kv.pages_saved, base::format_bytes(kv.bytes_saved),
+        kv.pages_evicted);
+  }
+  if (kv.layers_segmented > 0) {
+    text += fmt::format("{} layers of prompts computed one at a time\n", kv.layers_segmented);
+  }
+  if (kv.disk_pages_written + kv.disk_pages_read > 0) {
+    text +=
+        fmt::format("disk: {} pages written, {} read\n", kv.disk_pages_written, kv.disk_pages_read);
+  }
+  return text;
+}
+
+}  // namespace apps
