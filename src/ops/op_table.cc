@@ -32,8 +32,8 @@ constexpr OpTable kAvx2{.isa = device::Isa::kAvx2,
                         .rope = avx2::rope,
                         .swiglu = avx2::swiglu,
                         .geglu = avx2::geglu,
-                        .page_stats = reference::page_stats,
-                        .page_score = reference::page_score};
+                        .page_stats = avx2::page_stats,
+                        .page_score = avx2::page_score};
 
 constexpr OpTable kAvx512{.isa = device::Isa::kAvx512,
                           .pack = cpu::pack,
@@ -47,8 +47,8 @@ constexpr OpTable kAvx512{.isa = device::Isa::kAvx512,
                           .rope = avx512::rope,
                           .swiglu = avx512::swiglu,
                           .geglu = avx512::geglu,
-                          .page_stats = reference::page_stats,
-                          .page_score = reference::page_score};
+                          .page_stats = avx512::page_stats,
+                          .page_score = avx512::page_score};
 
 }  // namespace
 
