@@ -95,9 +95,10 @@ void measure_stats(device::Stream& stream, const ops::OpTable& ops, const Shape&
 
 // One row's heads over `num_pages` pages.
 void measure_score(device::Stream& stream, const ops::OpTable& ops, const Shape& shape,
-                   int32_t num_pages) {
+                   int32_t num_pages, bool shuffled) {
   const int64_t stats_bytes = shape.page.stats_bytes();
-  const std::vector<core::BlockId> blocks = shuffled_blocks(num_pages);
+  std::vector<core::BlockId> blocks = shuffled_blocks(num_pages);
+  if (!shuffled) std::ranges::sort(blocks);
   const int64_t column_bytes = num_pages * stats_bytes;
   // A layer's columns a call, 128 MB and more in turn.
   const auto layers = static_cast<int32_t>(
@@ -118,8 +119,9 @@ void measure_score(device::Stream& stream, const ops::OpTable& ops, const Shape&
     }
     ops.page_score(stream, {shape.page, shape.group, items});
   });
-  std::printf("| page_score             | %-24s | %5d pages | %8.2f | %6.1f |\n", shape.name,
-              num_pages, us, static_cast<double>(column_bytes * shape.kv_heads) / us * 1e-3);
+  std::printf("| page_score, %-10s | %-24s | %5d pages | %8.2f | %6.1f |\n",
+              shuffled ? "scattered" : "in order", shape.name, num_pages, us,
+              static_cast<double>(column_bytes * shape.kv_heads) / us * 1e-3);
 }
 
 void measure_select(int32_t num_pages, int32_t num_selected) {
@@ -209,7 +211,8 @@ int main(int argc, char** argv) {
   measure_stats(stream, ops, shapes[1]);
   for (const Shape& shape : shapes) {
     for (int32_t tokens : {8192, 32768, 131072}) {
-      measure_score(stream, ops, shape, tokens / shape.page.page_tokens);
+      for (bool shuffled : {false, true})
+        measure_score(stream, ops, shape, tokens / shape.page.page_tokens, shuffled);
     }
   }
   for (int32_t num_pages : {256, 1024, 4096}) measure_select(num_pages, 64);

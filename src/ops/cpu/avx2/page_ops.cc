@@ -32,7 +32,9 @@ struct Avx2 {
 
   static F zero() { return _mm256_setzero_ps(); }
   static void store(float* x, F y) { _mm256_storeu_ps(x, y); }
-  static Words load_words(const uint16_t* x, int32_t) {
+  template <bool kHalf>
+  static Words load_words(const uint16_t* x) {
+    static_assert(!kHalf || kChannels == 16);
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
   }
   static Words magnitude(Words x) { return _mm256_and_si256(x, _mm256_set1_epi16(0x7fff)); }

@@ -32,9 +32,10 @@ struct Avx512 {
 
   static F zero() { return _mm512_setzero_ps(); }
   static void store(float* x, F y) { _mm512_storeu_ps(x, y); }
-  static Words load_words(const uint16_t* x, int32_t count) {
-    // A head dimension is a multiple of 16.
-    return count >= kChannels ? _mm512_loadu_si512(x) : _mm512_maskz_loadu_epi16(0xffff, x);
+  // A head dimension is a multiple of 16.
+  template <bool kHalf>
+  static Words load_words(const uint16_t* x) {
+    return kHalf ? _mm512_maskz_loadu_epi16(0xffff, x) : _mm512_loadu_si512(x);
   }
   static Words magnitude(Words x) { return _mm512_and_si512(x, _mm512_set1_epi16(0x7fff)); }
   static F multiply_add(F sums, Words a, Words b) {
