@@ -21,8 +21,9 @@ int32_t page_select(const PageSelectArgs& args) {
   std::vector<int32_t> order;
   for (int32_t page = 0; page < num_pages; ++page) order.push_back(page);
   const int32_t sink = std::min(args.sink_pages, num_pages);
-  std::stable_sort(order.begin() + sink, order.end(),
-                   [&](int32_t a, int32_t b) { return value(a) > value(b); });
+  std::sort(order.begin() + sink, order.end(), [&](int32_t a, int32_t b) {
+    return value(a) != value(b) ? value(a) > value(b) : a < b;
+  });
 
   const int32_t sealed = std::min(args.num_selected - 1, num_pages);
   std::copy_n(order.begin(), sealed, args.pages);
