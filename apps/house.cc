@@ -157,6 +157,7 @@ base::Result<engine::ResolvedSizes> resolve_sizes(const engine::EngineOptions& e
   memory.available_bytes = device::memory_available_bytes();
   memory.weights_bytes = house.files->weight_bytes;
   memory.workspace_bytes = model::model_workspace_bytes(c, model_limits(e, context), ops, threads);
+  memory.num_threads = threads;
   memory.staging_bytes = exec::CpuExecutor::staging_bytes(c, executor, threads);
   return engine::resolve(e, c, memory);
 }

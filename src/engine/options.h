@@ -36,8 +36,9 @@ struct EngineOptions {
   int32_t max_num_batched_tokens = 1024;  // [max_num_seqs, 65536] rows in a step
   int32_t inbox_capacity = 1024;  // [1, 65536] requests that may wait; beyond that submit refuses
   int32_t page_tokens = 32;       // P: 16, 32 or 64
-  // KV pages, workspace and staging together, beside the weights. Default: half of what the machine
-  // has left for pages, and no more than max_num_seqs sequences of full length can use.
+  // All of the device tier, beside the weights. Default: half of what the machine has left (with a
+  // host tier half of what homes leave), and no more than max_num_seqs sequences of full length can
+  // use.
   std::optional<int64_t> device_memory_bytes;
 };
 
@@ -47,6 +48,7 @@ struct MemorySizes {
   int64_t weights_bytes = 0;
   int64_t workspace_bytes = 0;  // activations and scratch of a step of max_num_batched_tokens rows
   int64_t staging_bytes = 0;    // copies on the way between tiers or threads
+  int32_t num_threads = 1;      // that compute
 };
 
 struct ResolvedSizes {
@@ -66,7 +68,8 @@ struct ResolvedSizes {
   int64_t open_bytes = 0;        // BF16 pages being filled, quantised KV
   int32_t num_frames = 0;        // rows of frames, with a host tier
   int64_t frame_bytes = 0;       // of one row, over its columns
-  int32_t scratch_frames = 0;    // single pages
+  int32_t scratch_frames = 0;    // single pages, for misses that find no row
+  int64_t scratch_bytes = 0;     // these, and scores and lists of the rows of one layer
   int64_t tables_bytes = 0;      // residency and selection, per sequence
   int32_t activation_pages = 0;  // of P tokens each: prefills that wait between layers
   int64_t activation_bytes = 0;  // of all of them

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/sizes.h"
+#include "engine/memory_plan.h"
 #include "engine/options.h"
 
 namespace engine {
@@ -28,6 +29,30 @@ base::Result<void> check_range(const char* flag, int64_t value, int64_t min, int
                max);
 }
 
+// Of mechanisms that are on; budgets and page sizes are checked where presets are chosen.
+base::Result<void> check_kv_options(const EngineOptions& options, const core::ModelConfig& model) {
+  const core::SparseOptions& sparse = options.sparse;
+  const core::TierOptions& tiers = options.tiers;
+  RETURN_IF_ERROR(check_range("--reuse-interval", sparse.reuse_interval, 1, 4096));
+  RETURN_IF_ERROR(check_range("--dense-layers", sparse.dense_layers, 0, model.num_layers));
+  RETURN_IF_ERROR(check_range("--working-set-window", tiers.working_set_window, 1, 4096));
+  RETURN_IF_ERROR(
+      check_range("--chunk-size", tiers.chunk_tokens, options.page_tokens, int64_t{1} << 24));
+  if (tiers.max_inject_tokens != 0) {
+    RETURN_IF_ERROR(check_range("--max-inject-tokens", tiers.max_inject_tokens, options.page_tokens,
+                                int64_t{1} << 40));
+  }
+  if (tiers.host_memory_bytes && sparse.budget_tokens == 0) {
+    return error(Code::kInvalidArgument, "--host-memory needs a --budget");
+  }
+  if (!options.heads.kinds.empty() &&
+      std::ranges::all_of(options.heads.kinds, &core::HeadKind::is_streaming)) {
+    return error(Code::kInvalidArgument,
+                 "every KV head is a streaming head: one at least must see all tokens");
+  }
+  return {};
+}
+
 base::Result<void> check_options(const EngineOptions& options, const core::ModelConfig& model) {
   RETURN_IF_ERROR(check_range("--max-num-seqs", options.max_num_seqs, 1, 4096));
   RETURN_IF_ERROR(
@@ -49,6 +74,7 @@ base::Result<void> check_options(const EngineOptions& options, const core::Model
     return error(Code::kInvalidArgument, "--kv-cache-dtype is {}: it must be BF16, F16 or F32",
                  core::info(options.kv_type).name);
   }
+  RETURN_IF_ERROR(check_kv_options(options, model));
   if (!options.max_model_len) return {};
   RETURN_IF_ERROR(check_range("--max-model-len", *options.max_model_len, 1,
                               std::numeric_limits<int32_t>::max()));
@@ -60,41 +86,185 @@ base::Result<void> check_options(const EngineOptions& options, const core::Model
   return {};
 }
 
-int64_t blocks_for(int64_t tokens, int32_t page_tokens) {
-  return (tokens + page_tokens - 1) / page_tokens;
-}
+// Finds the sizes: first what each tier may take, then the longest context that fits, then how many
+// blocks and rows of frames the rest makes.
+class Resolver {
+ public:
+  Resolver(const EngineOptions& options, const core::ModelConfig& model, const MemorySizes& memory)
+      : options_(options),
+        model_(model),
+        memory_(memory),
+        tiered_(options.tiers.host_memory_bytes.has_value()),
+        context_wanted_(options.max_model_len.value_or(model.context_max)) {}
 
-// Bytes for KV pages.
-base::Result<int64_t> kv_budget(const EngineOptions& options, const MemorySizes& memory,
-                                int64_t kv_bytes_useful) {
-  const int64_t beside = memory.workspace_bytes + memory.staging_bytes;
-  const int64_t left = memory.available_bytes - memory.weights_bytes;
-  if (options.device_memory_bytes) {
-    const int64_t asked = *options.device_memory_bytes;
+  base::Result<ResolvedSizes> resolve() {
+    RETURN_IF_ERROR(limit_tiers());
+    ASSIGN_OR_RETURN(const int32_t context, longest_context());
+    return divide(fitted(context));
+  }
+
+ private:
+  MemoryPlan plan(int32_t max_num_seqs, int32_t context) const {
+    return MemoryPlan(options_, model_, memory_, max_num_seqs, context);
+  }
+  // With as many sequences as asked for, or fewer: rings, which are whole sequences' worth of
+  // memory, take half of what is left beside one sequence at most; the tables of the tiers, which
+  // sequences of full length hardly share the frames of a small device among, a 32nd of it.
+  MemoryPlan fitted(int32_t context) const { return fitted(context, device_limit_); }
+  MemoryPlan fitted(int32_t context, int64_t device_limit) const {
+    int64_t seqs = options_.max_num_seqs;
+    const MemoryPlan one = plan(1, context);
+    if (uses_rings(options_)) {
+      const int64_t left = std::max<int64_t>(0, device_limit - one.least_bytes());
+      seqs = std::min(seqs, 1 + left / 2 / one.slot_bytes());
+    } else if (tiered_) {
+      seqs = std::clamp<int64_t>(device_limit / 32 / one.slot_bytes(), 1, seqs);
+    }
+    return plan(static_cast<int32_t>(seqs), context);
+  }
+
+  // Device memory with which a context fits.
+  int64_t device_bytes_for(int32_t context) const {
+    const bool fewer = uses_rings(options_) || tiered_;
+    int64_t bytes = plan(fewer ? 1 : options_.max_num_seqs, context).least_bytes();
+    while (fitted(context, bytes).least_bytes() > bytes) bytes += bytes / 64;
+    return bytes;
+  }
+
+  base::Result<void> limit_tiers() {
+    const int64_t beside = memory_.workspace_bytes + memory_.staging_bytes;
+    const int64_t left = memory_.available_bytes - memory_.weights_bytes;
+    if (options_.device_memory_bytes) {
+      RETURN_IF_ERROR(check_device_memory(*options_.device_memory_bytes, beside, left));
+    } else if (left <= beside) {
+      return error(Code::kTooLarge,
+                   "weights {} and workspace {} are over the {} of this machine: lower "
+                   "--max-num-batched-tokens from {}, or take a smaller model",
+                   format_bytes(memory_.weights_bytes), format_bytes(beside),
+                   format_bytes(memory_.available_bytes), options_.max_num_batched_tokens);
+    }
+    if (tiered_) {
+      host_limit_ = *options_.tiers.host_memory_bytes;
+      const int64_t beside_host = options_.device_memory_bytes.value_or(beside);
+      if (host_limit_ == 0) host_limit_ = (left - beside_host) / 2;
+      if (host_limit_ > left - beside_host) {
+        return error(Code::kTooLarge,
+                     "--host-memory {} beside {} of device memory and {} of weights is over the {} "
+                     "of this machine: lower it to {} or less",
+                     format_bytes(host_limit_), format_bytes(beside_host),
+                     format_bytes(memory_.weights_bytes), format_bytes(memory_.available_bytes),
+                     advise_at_most(left - beside_host));
+      }
+    }
+    // Half of what is left for pages.
+    device_limit_ = options_.device_memory_bytes.value_or((left - host_limit_ + beside) / 2);
+    return {};
+  }
+
+  base::Result<void> check_device_memory(int64_t asked, int64_t beside, int64_t left) const {
     if (asked > left) {
       return error(Code::kTooLarge,
                    "--device-memory {} beside {} of weights is over the {} of this machine: lower "
                    "it to {} or less",
-                   format_bytes(asked), format_bytes(memory.weights_bytes),
-                   format_bytes(memory.available_bytes), advise_at_most(left));
+                   format_bytes(asked), format_bytes(memory_.weights_bytes),
+                   format_bytes(memory_.available_bytes), advise_at_most(left));
     }
-    if (asked <= beside) {
-      return error(Code::kTooLarge,
-                   "--device-memory {} leaves nothing for KV pages: workspace and staging take {}; "
-                   "raise it, or lower --max-num-batched-tokens from {}",
-                   format_bytes(asked), format_bytes(beside), options.max_num_batched_tokens);
-    }
-    return asked - beside;
-  }
-  if (left <= beside) {
+    if (asked > beside) return {};
     return error(Code::kTooLarge,
-                 "weights {} and workspace {} are over the {} of this machine: lower "
-                 "--max-num-batched-tokens from {}, or take a smaller model",
-                 format_bytes(memory.weights_bytes), format_bytes(beside),
-                 format_bytes(memory.available_bytes), options.max_num_batched_tokens);
+                 "--device-memory {} leaves nothing for KV pages: workspace and staging take {}; "
+                 "raise it, or lower --max-num-batched-tokens from {}",
+                 format_bytes(asked), format_bytes(beside), options_.max_num_batched_tokens);
   }
-  return std::min((left - beside) / 2, kv_bytes_useful);
-}
+
+  bool fits_host(const MemoryPlan& plan) const {
+    return !tiered_ || plan.blocks_min() * plan.home_bytes() <= host_limit_;
+  }
+  bool fits(const MemoryPlan& plan) const {
+    return plan.least_bytes() <= device_limit_ && fits_host(plan);
+  }
+
+  base::Result<int32_t> longest_context() const {
+    if (fits(fitted(context_wanted_))) return context_wanted_;
+    int32_t fitting = 0, over = context_wanted_ / options_.page_tokens + 1;  // pages
+    while (over - fitting > 1) {
+      const int32_t middle = fitting + (over - fitting) / 2;
+      (fits(fitted(middle * options_.page_tokens)) ? fitting : over) = middle;
+    }
+    if (fitting > 0 && !options_.max_model_len) return fitting * options_.page_tokens;
+    return too_small(fitting * options_.page_tokens);
+  }
+
+  // `context` tokens would fit.
+  base::Error too_small(int32_t context) const {
+    const int32_t asked = options_.max_model_len ? context_wanted_ : options_.page_tokens;
+    const MemoryPlan wanted = fitted(asked);
+    const std::string shorter =
+        context > 0 ? fmt::format("lower --max-model-len to {} or ", context) : "";
+    if (wanted.least_bytes() > device_limit_) {
+      const int64_t needed = device_bytes_for(asked);
+      return error(Code::kTooLarge,
+                   "{} tokens need {} of device memory, {} are there: {}raise --device-memory to "
+                   "{}{}",
+                   asked, format_bytes(needed), format_bytes(device_limit_), shorter,
+                   advise_at_least(needed),
+                   tiered_ ? "" : ", or give a host tier with --preset full");
+    }
+    const int64_t homes = wanted.blocks_min() * wanted.home_bytes();
+    return error(Code::kTooLarge,
+                 "{} tokens need {} of homes, {} are there: {}raise --host-memory to {}", asked,
+                 format_bytes(homes), format_bytes(host_limit_), shorter, advise_at_least(homes));
+  }
+
+  // Blocks: with a host tier as many homes as their statistics leave room for, a quarter of the
+  // device at most; else places in the device tier.
+  int64_t num_blocks(const MemoryPlan& plan) const {
+    const int64_t useful = int64_t{plan.pages_max()} * plan.kv().max_num_seqs;
+    const int64_t spare = device_limit_ - plan.least_bytes();
+    int64_t blocks = plan.blocks_min();
+    if (!tiered_) {
+      blocks += spare / plan.device_block_bytes();
+      if (!options_.device_memory_bytes) blocks = std::min(blocks, useful);
+    } else {
+      const int64_t stats = plan.device_block_bytes();
+      const int64_t room =
+          std::min(device_limit_ / 4, stats * plan.blocks_min() + spare / 2) / stats;
+      blocks = std::max(blocks, std::min(host_limit_ / plan.home_bytes(), room));
+      if (*options_.tiers.host_memory_bytes == 0) blocks = std::min(blocks, useful);
+    }
+    return std::min<int64_t>(blocks, std::numeric_limits<int32_t>::max() / 2);
+  }
+
+  ResolvedSizes divide(const MemoryPlan& plan) const {
+    ResolvedSizes sizes;
+    plan.describe(&sizes);
+    sizes.max_num_batched_tokens = options_.max_num_batched_tokens;
+    sizes.page_tokens = options_.page_tokens;
+    sizes.kv_type = options_.kv_type;
+    sizes.weights_bytes = memory_.weights_bytes;
+    sizes.workspace_bytes = memory_.workspace_bytes;
+    sizes.staging_bytes = memory_.staging_bytes;
+    const int64_t blocks = num_blocks(plan);
+    int64_t rows = 0;
+    if (tiered_) {  // more rows than homes would stay empty
+      rows = (device_limit_ - plan.with(blocks, 0)) / plan.row_bytes();
+      rows = std::min(rows, blocks);
+    }
+    sizes.num_blocks = static_cast<int32_t>(blocks);
+    sizes.num_frames = static_cast<int32_t>(rows);
+    sizes.kv_bytes = blocks * sizes.block_bytes;
+    sizes.host_bytes = tiered_ ? sizes.kv_bytes : 0;
+    sizes.stats_bytes = blocks * (plan.device_block_bytes() - (tiered_ ? 0 : sizes.block_bytes));
+    sizes.device_bytes = plan.with(blocks, rows);
+    return sizes;
+  }
+
+  const EngineOptions& options_;
+  const core::ModelConfig& model_;
+  const MemorySizes& memory_;
+  const bool tiered_;
+  const int32_t context_wanted_;
+  int64_t device_limit_ = 0, host_limit_ = 0;
+};
 
 }  // namespace
 
@@ -104,56 +274,40 @@ base::Result<ResolvedSizes> resolve(const EngineOptions& options, const core::Mo
       model.num_layers > 0 && model.num_kv_heads > 0 && model.head_dim > 0 && model.context_max > 0,
       "the model is not checked");
   RETURN_IF_ERROR(check_options(options, model));
-  ResolvedSizes sizes;
-  sizes.max_num_seqs = options.max_num_seqs;
-  sizes.max_num_batched_tokens = options.max_num_batched_tokens;
-  sizes.page_tokens = options.page_tokens;
-  sizes.kv_type = options.kv_type;
-  sizes.weights_bytes = memory.weights_bytes;
-  sizes.workspace_bytes = memory.workspace_bytes;
-  sizes.staging_bytes = memory.staging_bytes;
-  sizes.block_bytes = int64_t{model.num_layers} * model.num_kv_heads * 2 * options.page_tokens *
-                      core::row_bytes(options.kv_type, model.head_dim);
-
-  const int32_t context = options.max_model_len.value_or(model.context_max);
-  const int64_t blocks_a_sequence = blocks_for(context, options.page_tokens);
-  const int64_t bytes_a_sequence = blocks_a_sequence * sizes.block_bytes;
-  ASSIGN_OR_RETURN(const int64_t kv_bytes,
-                   kv_budget(options, memory, bytes_a_sequence * options.max_num_seqs));
-  const int64_t num_blocks =
-      std::min<int64_t>(kv_bytes / sizes.block_bytes, std::numeric_limits<int32_t>::max() / 2);
-  const int64_t tokens_max = num_blocks * options.page_tokens;
-  const int64_t memory_needed = bytes_a_sequence + memory.workspace_bytes + memory.staging_bytes;
-  if (num_blocks == 0 || (options.max_model_len && tokens_max < context)) {
-    return error(Code::kTooLarge,
-                 "{} tokens need {} of KV pages, {} are there: lower --max-model-len to {} or "
-                 "raise --device-memory to {}",
-                 context, format_bytes(bytes_a_sequence), format_bytes(kv_bytes), tokens_max,
-                 advise_at_least(memory_needed));
-  }
-  sizes.num_blocks = static_cast<int32_t>(num_blocks);
-  sizes.kv_bytes = num_blocks * sizes.block_bytes;
-  sizes.context_max = static_cast<int32_t>(std::min<int64_t>(context, tokens_max));
-  return sizes;
+  return Resolver(options, model, memory).resolve();
 }
 
-std::string format_table(const ResolvedSizes& sizes) {
-  const auto line = [](const char* what, int64_t bytes, const std::string& detail) {
-    return fmt::format("{:<10} {:>10}  {}\n", what, format_bytes(bytes), detail);
+std::string format_table(const ResolvedSizes& s) {
+  std::string table;
+  const auto line = [&](const char* what, int64_t bytes, const std::string& detail) {
+    if (bytes > 0) table += fmt::format("{:<11} {:>10}  {}\n", what, format_bytes(bytes), detail);
   };
-  const int64_t total =
-      sizes.weights_bytes + sizes.kv_bytes + sizes.workspace_bytes + sizes.staging_bytes;
-  std::string table = line("weights", sizes.weights_bytes, "");
-  table +=
-      line("KV pages", sizes.kv_bytes,
-           fmt::format("{} blocks of {} tokens, {}, {} each", sizes.num_blocks, sizes.page_tokens,
-                       core::info(sizes.kv_type).name, format_bytes(sizes.block_bytes)));
-  table += line("workspace", sizes.workspace_bytes,
-                fmt::format("steps of {} rows", sizes.max_num_batched_tokens));
-  table += line("staging", sizes.staging_bytes, "");
-  table +=
-      line("total", total,
-           fmt::format("{} sequences of at most {} tokens", sizes.max_num_seqs, sizes.context_max));
+  const bool tiered = s.num_frames > 0;
+  const std::string pages = fmt::format("of {} tokens, {}, {} each", s.page_tokens,
+                                        core::info(s.kv_type).name, format_bytes(s.block_bytes));
+  line("weights", s.weights_bytes, "");
+  if (tiered) {
+    line("frames", s.num_frames * s.frame_bytes,
+         fmt::format("{} rows of {}", s.num_frames, format_bytes(s.frame_bytes)));
+  } else {
+    line("KV pages", s.kv_bytes, fmt::format("{} blocks {}", s.num_blocks, pages));
+  }
+  line("rings", s.ring_bytes,
+       fmt::format("{} of {} pages a streaming head", s.num_rings, s.ring.frames()));
+  line("statistics", s.stats_bytes,
+       fmt::format("of {} blocks, logical pages of {} tokens", s.num_blocks,
+                   s.page.logical_page_tokens));
+  line("open pages", s.open_bytes, "");
+  line("tables", s.tables_bytes, "selections and residency");
+  line("scratch", s.scratch_bytes, fmt::format("{} frames, scores and lists", s.scratch_frames));
+  line("activations", s.activation_bytes,
+       fmt::format("of {} tokens between layers", s.activation_pages * s.page_tokens));
+  line("workspace", s.workspace_bytes, fmt::format("steps of {} rows", s.max_num_batched_tokens));
+  line("staging", s.staging_bytes, "");
+  line("device", s.device_bytes, "all of these but the weights");
+  line("homes", s.host_bytes, fmt::format("{} blocks {}", s.num_blocks, pages));
+  line("total", s.weights_bytes + s.device_bytes + s.host_bytes,
+       fmt::format("{} sequences of at most {} tokens", s.max_num_seqs, s.context_max));
   return table;
 }
 

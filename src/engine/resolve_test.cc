@@ -42,7 +42,8 @@ TEST(Resolve, ABlockHoldsThePagesOfAllLayersAndHeads) {
   options.device_memory_bytes = 124 * kMiB;
   const ResolvedSizes sizes = resolve(options, model(), memory()).value();
   EXPECT_EQ(sizes.block_bytes, 4 * 2 * 2 * 32 * 64 * 2);
-  EXPECT_EQ(sizes.num_blocks, 100 * kMiB / sizes.block_bytes);
+  EXPECT_EQ(sizes.tables_bytes, 256 * 8192 / 32 * 4) << "a block table a sequence";
+  EXPECT_EQ(sizes.num_blocks, (100 * kMiB - sizes.tables_bytes) / sizes.block_bytes);
   EXPECT_EQ(sizes.kv_bytes, sizes.num_blocks * sizes.block_bytes);
   EXPECT_EQ(sizes.context_max, 8192);
   options.kv_type = core::DType::kF32;
@@ -53,7 +54,7 @@ TEST(Resolve, TakesHalfOfWhatIsLeftAndNoMoreThanSequencesCanUse) {
   EngineOptions options;
   const ResolvedSizes half = resolve(options, model(), memory()).value();
   EXPECT_LE(half.kv_bytes, (4096 - 124) / 2 * kMiB);
-  EXPECT_GT(half.kv_bytes, (4096 - 124) / 2 * kMiB - half.block_bytes);
+  EXPECT_GT(half.kv_bytes, (4096 - 124) / 2 * kMiB - half.tables_bytes - half.block_bytes);
   options.max_num_seqs = 2;
   EXPECT_EQ(resolve(options, model(), memory()).value().num_blocks, 2 * 8192 / 32);
 }
@@ -83,20 +84,34 @@ TEST(Resolve, RefusesOptionsOutsideTheirRange) {
          "raise it to 256 or lower --max-num-seqs to 100");
 }
 
+// The number behind `words` in a message.
+int64_t number_behind(const std::string& message, const std::string& words) {
+  const size_t at = message.find(words);
+  EXPECT_NE(at, std::string::npos) << message;
+  return at == std::string::npos ? 0 : std::stoll(message.substr(at + words.size()));
+}
+
 TEST(Resolve, AdviceOnMemoryWorksWhenTaken) {
-  EngineOptions options;
-  options.max_model_len = 8190;
-  options.device_memory_bytes = 34 * kMiB;
-  expect_error(options, memory(), base::Code::kTooLarge,
-               "lower --max-model-len to 5120 or raise --device-memory to 40MiB");
-  options.max_model_len = 5120;
-  EXPECT_TRUE(resolve(options, model(), memory()).ok());
-  options.max_model_len = 8190;
-  options.device_memory_bytes = 40 * kMiB;
-  EXPECT_TRUE(resolve(options, model(), memory()).ok());
-  MemorySizes odd = memory();
-  odd.workspace_bytes += 1;
-  expect_error(options, odd, base::Code::kTooLarge, "raise --device-memory to 41MiB");
+  for (const int64_t more_bytes : {0, 1}) {
+    MemorySizes odd = memory();
+    odd.workspace_bytes += more_bytes;
+    EngineOptions options;
+    options.max_model_len = 8190;
+    options.device_memory_bytes = 34 * kMiB;
+    expect_error(options, odd, base::Code::kTooLarge, "lower --max-model-len to");
+    const std::string message = resolve(options, model(), odd).error().message;
+    const int64_t length = number_behind(message, "--max-model-len to ");
+    const int64_t mib = number_behind(message, "--device-memory to ");
+    options.max_model_len = static_cast<int32_t>(length);
+    EXPECT_TRUE(resolve(options, model(), odd).ok()) << message;
+    options.max_model_len = static_cast<int32_t>(length + 32);
+    EXPECT_FALSE(resolve(options, model(), odd).ok()) << message;
+    options.max_model_len = 8190;
+    options.device_memory_bytes = mib * kMiB;
+    EXPECT_TRUE(resolve(options, model(), odd).ok()) << message;
+    options.device_memory_bytes = (mib - 1) * kMiB;
+    EXPECT_FALSE(resolve(options, model(), odd).ok()) << message;
+  }
 }
 
 TEST(Resolve, RefusesWhatTheMachineDoesNotHave) {
@@ -113,12 +128,158 @@ TEST(Resolve, RefusesWhatTheMachineDoesNotHave) {
   expect_error(options, small, base::Code::kTooLarge, "raise --device-memory");
 }
 
+// The shape of the test model longneedle, whose KV is 8 KiB a token.
+core::ModelConfig long_model() {
+  core::ModelConfig m;
+  m.num_layers = 8;
+  m.num_kv_heads = 2;
+  m.head_dim = 128;
+  m.model_dim = 512;
+  m.context_max = 131072;
+  m.vocab_size = 8192;
+  return m;
+}
+
+EngineOptions full_options() {
+  EngineOptions options;
+  options.sparse.budget_tokens = 2048;
+  options.tiers.host_memory_bytes = 0;
+  options.tiers.admission = core::Admission::kWorkingSet;
+  options.tiers.prefill = core::Prefill::kLayer;
+  options.max_num_seqs = 64;
+  return options;
+}
+
+MemorySizes long_memory() {
+  return {.available_bytes = 12288 * kMiB,
+          .weights_bytes = 28 * kMiB,
+          .workspace_bytes = 22 * kMiB,
+          .staging_bytes = 2 * kMiB,
+          .num_threads = 2};
+}
+
+int64_t sum_of_device(const ResolvedSizes& s) {
+  return s.num_frames * s.frame_bytes + s.ring_bytes + s.stats_bytes + s.open_bytes +
+         s.tables_bytes + s.scratch_bytes + s.activation_bytes + s.workspace_bytes +
+         s.staging_bytes + (s.num_frames > 0 ? 0 : s.kv_bytes);
+}
+
+TEST(Resolve, TiersServeMoreThanTheDeviceHolds) {
+  EngineOptions options = full_options();
+  options.device_memory_bytes = 192 * kMiB;
+  const ResolvedSizes full = resolve(options, long_model(), long_memory()).value();
+  EXPECT_GE(full.context_max, 33000) << format_table(full);
+  EXPECT_LE(full.device_bytes, 192 * kMiB);
+  EXPECT_EQ(full.device_bytes, sum_of_device(full));
+  EXPECT_LE(full.stats_bytes, 48 * kMiB);
+  EXPECT_GE(full.num_blocks, full.context_max / 32);
+  EXPECT_EQ(full.host_bytes, full.num_blocks * full.block_bytes);
+  // Two layer buffers of the longest prompt, each an eighth of its pages, and the tail's row.
+  const int32_t pages = (full.context_max + 31) / 32;
+  EXPECT_GE(full.num_frames, 2 * ((pages * 2 + 15) / 16) + 1);
+  EXPECT_GE(full.activation_bytes, int64_t{full.context_max} * 512 * 4);
+  options.sparse.budget_tokens = 0;
+  options.tiers = {};
+  const ResolvedSizes dense = resolve(options, long_model(), long_memory()).value();
+  EXPECT_LT(dense.context_max, 22000) << "8 KiB a token";
+  EXPECT_EQ(dense.device_bytes, sum_of_device(dense));
+}
+
+TEST(Resolve, WithRoomAllPagesHaveFramesAndHomes) {
+  EngineOptions options = full_options();
+  options.max_num_seqs = 1;
+  options.max_model_len = 8192;
+  const ResolvedSizes sizes = resolve(options, long_model(), long_memory()).value();
+  EXPECT_EQ(sizes.num_blocks, 8192 / 32);
+  EXPECT_EQ(sizes.num_frames, 8192 / 32);
+  EXPECT_EQ(sizes.context_max, 8192);
+}
+
+TEST(Resolve, ChunkedPromptsNeedAllTheirPagesInFrames) {
+  EngineOptions options = full_options();
+  options.tiers.prefill = core::Prefill::kChunked;
+  options.device_memory_bytes = 192 * kMiB;
+  const ResolvedSizes sizes = resolve(options, long_model(), long_memory()).value();
+  EXPECT_LT(sizes.context_max, 22000);
+  EXPECT_GE(sizes.num_frames, sizes.context_max / 32);
+  EXPECT_EQ(sizes.activation_bytes, 0);
+}
+
+TEST(Resolve, AdviceOnTiersWorksWhenTaken) {
+  EngineOptions options = full_options();
+  options.max_model_len = 65536;
+  options.device_memory_bytes = 192 * kMiB;
+  auto refused = resolve(options, long_model(), long_memory());
+  ASSERT_FALSE(refused.ok());
+  const std::string message = refused.error().message;
+  options.device_memory_bytes = number_behind(message, "--device-memory to ") * kMiB;
+  EXPECT_TRUE(resolve(options, long_model(), long_memory()).ok());
+  options.device_memory_bytes = 192 * kMiB;
+  options.max_model_len = static_cast<int32_t>(number_behind(message, "--max-model-len to "));
+  EXPECT_TRUE(resolve(options, long_model(), long_memory()).ok());
+  options.tiers.host_memory_bytes = 64 * kMiB;
+  EXPECT_THAT(resolve(options, long_model(), long_memory()).error().message,
+              HasSubstr("raise --host-memory to"));
+  options.tiers.host_memory_bytes = 20000 * kMiB;
+  EXPECT_THAT(resolve(options, long_model(), long_memory()).error().message,
+              HasSubstr("lower it to 12068MiB or less"));
+}
+
+TEST(Resolve, RingsReplaceBlocksOfStreamingHeads) {
+  EngineOptions options;
+  options.max_num_seqs = 1;
+  options.max_model_len = 32768;
+  options.device_memory_bytes = 2048 * kMiB;
+  const ResolvedSizes dense = resolve(options, long_model(), long_memory()).value();
+  options.heads = {.num_layers = 8, .num_kv_heads = 2, .kinds = {}};
+  for (int32_t layer = 0; layer < 8; ++layer) {
+    options.heads.kinds.push_back({.sink = 128, .local = 1024});
+    options.heads.kinds.push_back({});
+  }
+  EXPECT_EQ(resolve(options, long_model(), long_memory())->block_bytes, dense.block_bytes)
+      << "a prefix cache needs the pages of every head";
+  options.prefix_cache = false;
+  const ResolvedSizes half = resolve(options, long_model(), long_memory()).value();
+  EXPECT_EQ(half.block_bytes, dense.block_bytes / 2);
+  EXPECT_EQ(half.num_rings, 1);
+  EXPECT_LT(half.ring_bytes + 1024 * half.block_bytes, 0.55 * 1024 * dense.block_bytes);
+  options.max_num_seqs = 256;
+  const ResolvedSizes many = resolve(options, long_model(), long_memory()).value();
+  EXPECT_LT(many.num_rings, 256);
+  EXPECT_GT(many.num_rings, 50);
+  EXPECT_EQ(many.max_num_seqs, many.num_rings);
+  EXPECT_LE(many.device_bytes, 2048 * kMiB);
+  for (core::HeadKind& kind : options.heads.kinds) kind.local = 1024;
+  EXPECT_FALSE(resolve(options, long_model(), long_memory()).ok()) << "no retrieval head";
+}
+
+TEST(Resolve, EveryContextThatFitsGetsItsRows) {
+  for (const int64_t mib : {64, 100, 150, 200, 400, 1000}) {
+    for (const int64_t homes : {0, 300, 2000}) {
+      EngineOptions options = full_options();
+      options.device_memory_bytes = mib * kMiB;
+      options.tiers.host_memory_bytes = homes * kMiB;
+      const auto sizes = resolve(options, long_model(), long_memory());
+      ASSERT_TRUE(sizes.ok()) << sizes.error().message;
+      EXPECT_LE(sizes->device_bytes, mib * kMiB);
+      EXPECT_EQ(sizes->device_bytes, sum_of_device(*sizes));
+      EXPECT_LE(sizes->num_frames, sizes->num_blocks);
+      if (homes > 0) {
+        EXPECT_LE(sizes->host_bytes, homes * kMiB);
+      }
+      const int32_t pages = (sizes->context_max + 31) / 32;
+      EXPECT_GE(sizes->num_blocks, pages);
+      EXPECT_GE(sizes->num_frames, std::min(pages, 2 * ((pages * 2 + 15) / 16) + 1));
+    }
+  }
+}
+
 TEST(Resolve, TheTableHasALineForEverySize) {
   EngineOptions options;
   options.device_memory_bytes = 124 * kMiB;
   const std::string table = format_table(resolve(options, model(), memory()).value());
-  for (const char* what : {"weights", "KV pages", "workspace", "staging", "total", "1600 blocks",
-                           "BF16", "100 MiB", "at most 8192 tokens"}) {
+  for (const char* what : {"weights", "KV pages", "workspace", "staging", "total", "1596 blocks",
+                           "BF16", "tables", "124 MiB", "at most 8192 tokens"}) {
     EXPECT_THAT(table, HasSubstr(what));
   }
 }

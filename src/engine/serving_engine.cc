@@ -20,14 +20,23 @@ constexpr std::chrono::milliseconds kHeartbeat{100};
 constexpr const char* kStepFailed =
     "the model could not be run for this request; it may succeed when sent again";
 
+// Streaming heads change what every later layer computes, and so every page.
+std::string describe_heads(const core::HeadKinds& heads) {
+  std::string text;
+  for (const core::HeadKind& kind : heads.kinds) {
+    text += kind.is_streaming() ? fmt::format("{}+{},", kind.sink, kind.local) : "all,";
+  }
+  return text;
+}
+
 kv::LedgerOptions ledger_options(const EngineOptions& options, const ResolvedSizes& sizes,
                                  const std::string& fingerprint) {
   return {.num_blocks = sizes.num_blocks,
           .page_tokens = sizes.page_tokens,
           .prefix_cache = options.prefix_cache,
           .deterministic = options.deterministic,
-          .fingerprint = fmt::format("{}|{}|{}", fingerprint, core::info(sizes.kv_type).name,
-                                     sizes.page_tokens)};
+          .fingerprint = fmt::format("{}|{}|{}|{}", fingerprint, core::info(sizes.kv_type).name,
+                                     sizes.page_tokens, describe_heads(options.heads))};
 }
 
 sched::SchedulerOptions scheduler_options(const EngineOptions& options, const ResolvedSizes& sizes,
