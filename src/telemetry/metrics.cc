@@ -88,6 +88,74 @@ class Page {
   std::vector<MetricFamily> families_;
 };
 
+// The share of selected pages that the device had; 1 where nothing was selected.
+double hit_ratio(const core::KvCounters& kv) {
+  if (kv.pages_selected == 0) return 1;
+  return 1 - static_cast<double>(kv.pages_missed) / static_cast<double>(kv.pages_selected);
+}
+
+void add_selection(Page& page, const core::KvCounters& kv) {
+  MetricFamily& selections = page.family(
+      "spillway:selections_total", "Selections of a (row, layer, KV head).", MetricType::Counter);
+  page.metric(selections, {{"kind", "made"}}).counter.value = static_cast<double>(kv.selections);
+  page.metric(selections, {{"kind", "reused"}}).counter.value =
+      static_cast<double>(kv.selections_reused);
+  page.counter("spillway:pages_scored_total", "Pages whose statistics were read.", kv.pages_scored);
+  page.counter("spillway:pages_selected_total", "Pages attended to under selection.",
+               kv.pages_selected);
+  page.counter("spillway:pages_sealed_total", "Pages whose statistics were written.",
+               kv.pages_sealed);
+  page.counter("spillway:prefill_layers_total",
+               "Layers of prompts that were computed one at a time.", kv.layers_segmented);
+}
+
+void add_tiers(Page& page, const core::EngineSnapshot& s, int64_t frame_bytes) {
+  const core::KvCounters& kv = s.kv;
+  page.counter("spillway:pages_missed_total", "Pages selected that were not on the device.",
+               kv.pages_missed);
+  page.counter("spillway:pages_gathered_total", "Pages copied from the host to the device.",
+               kv.pages_loaded);
+  page.counter("spillway:pages_saved_total", "Pages copied from the device to the host.",
+               kv.pages_saved);
+  page.counter("spillway:pages_evicted_total", "Pages that lost their frames.", kv.pages_evicted);
+  page.counter("spillway:pages_scratch_total", "Missed pages that found no frame of their own.",
+               kv.pages_scratch);
+  page.gauge("spillway:device_hit_ratio",
+             "Share of the selected pages that were on the device, since the start.",
+             hit_ratio(kv));
+  MetricFamily& bytes = page.family("spillway:transfer_bytes_total",
+                                    "Bytes moved between host and device.", MetricType::Counter);
+  page.metric(bytes, {{"direction", "load"}}).counter.value = static_cast<double>(kv.bytes_loaded);
+  page.metric(bytes, {{"direction", "save"}}).counter.value = static_cast<double>(kv.bytes_saved);
+  MetricFamily& time = page.family("spillway:transfer_seconds_total",
+                                   "Time that steps waited for loads, and that saves took beside "
+                                   "them.",
+                                   MetricType::Counter);
+  page.metric(time, {{"direction", "load"}}).counter.value = seconds(kv.load_us);
+  page.metric(time, {{"direction", "save"}}).counter.value = seconds(kv.save_us);
+  page.counter("spillway:transfers_failed_total", "Transfers that failed.", s.transfers_failed);
+  page.counter("spillway:put_back_total",
+               "Sequences scheduled and undone because their working set did not fit.", s.put_back);
+  MetricFamily& disk = page.family("spillway:disk_pages_total",
+                                   "Pages moved between host and disk.", MetricType::Counter);
+  page.metric(disk, {{"direction", "read"}}).counter.value =
+      static_cast<double>(kv.disk_pages_read);
+  page.metric(disk, {{"direction", "write"}}).counter.value =
+      static_cast<double>(kv.disk_pages_written);
+  page.counter("spillway:disk_failures_total", "Records that could not be read or written.",
+               kv.disk_failures);
+  MetricFamily& frames =
+      page.family("spillway:frame_rows", "Rows of frames by state.", MetricType::Gauge);
+  const int64_t own = s.frames_total - s.frames_free - s.frames_shared;
+  page.metric(frames, {{"state", "free"}}).gauge.value = static_cast<double>(s.frames_free);
+  page.metric(frames, {{"state", "shared"}}).gauge.value = static_cast<double>(s.frames_shared);
+  page.metric(frames, {{"state", "own"}}).gauge.value = static_cast<double>(own);
+  page.gauge("spillway:working_set_bytes", "Working sets of the sequences of the last step.",
+             static_cast<double>(s.working_set_frames * frame_bytes));
+  page.gauge("spillway:device_bytes_peak", "Device memory in use at most, so far.",
+             static_cast<double>(kv.device_bytes_peak));
+}
+
 void add_snapshot(Page& page, const core::EngineSnapshot& s) {
   page.gauge("vllm:num_requests_running", "Requests that hold KV blocks.",
              static_cast<double>(s.requests_running));
@@ -172,6 +240,8 @@ void Metrics::on_answer(std::string_view method, std::string_view route, int sta
 std::string Metrics::render(const core::EngineSnapshot& snapshot) const {
   Page page(model_name_);
   add_snapshot(page, snapshot);
+  add_selection(page, snapshot.kv);
+  add_tiers(page, snapshot, cache_.frame_bytes);
   page.histogram("vllm:time_to_first_token_seconds", "Arrival to first token.",
                  time_to_first_token_);
   page.histogram("vllm:inter_token_latency_seconds", "Between two tokens of a sequence.",

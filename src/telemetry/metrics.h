@@ -36,6 +36,7 @@ struct CacheConfig {
   int32_t block_tokens = 0;
   int64_t num_blocks = 0;
   std::string dtype;
+  int64_t frame_bytes = 0;  // of a row of frames; 0 without a host tier
 };
 
 class Metrics {

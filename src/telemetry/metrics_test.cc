@@ -45,6 +45,59 @@ TEST(Metrics, SnapshotBecomesGaugesAndCounters) {
       << page;
 }
 
+TEST(Metrics, SelectionAndTiersAreCounted) {
+  core::EngineSnapshot s;
+  s.kv.selections = 30;
+  s.kv.selections_reused = 10;
+  s.kv.pages_scored = 900;
+  s.kv.pages_selected = 400;
+  s.kv.pages_missed = 100;
+  s.kv.pages_loaded = 120;
+  s.kv.pages_saved = 64;
+  s.kv.pages_evicted = 70;
+  s.kv.pages_scratch = 5;
+  s.kv.bytes_loaded = 1 << 20;
+  s.kv.bytes_saved = 1 << 19;
+  s.kv.load_us = 2'500'000;
+  s.kv.save_us = 1'000'000;
+  s.kv.layers_segmented = 8;
+  s.kv.disk_pages_read = 3;
+  s.kv.device_bytes_peak = 12345;
+  s.put_back = 2;
+  s.transfers_failed = 1;
+  s.frames_total = 10;
+  s.frames_free = 3;
+  s.frames_shared = 2;
+  s.working_set_frames = 4;
+  const std::string page = Metrics("m", {.frame_bytes = 256}, 100).render(s);
+  for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
+           {"spillway:selections_total" + label(",kind=\"made\""), "30"},
+           {"spillway:selections_total" + label(",kind=\"reused\""), "10"},
+           {"spillway:pages_scored_total" + label(), "900"},
+           {"spillway:pages_selected_total" + label(), "400"},
+           {"spillway:pages_missed_total" + label(), "100"},
+           {"spillway:pages_gathered_total" + label(), "120"},
+           {"spillway:pages_saved_total" + label(), "64"},
+           {"spillway:pages_evicted_total" + label(), "70"},
+           {"spillway:pages_scratch_total" + label(), "5"},
+           {"spillway:device_hit_ratio" + label(), "0.75"},
+           {"spillway:transfer_bytes_total" + label(",direction=\"load\""), "1048576"},
+           {"spillway:transfer_bytes_total" + label(",direction=\"save\""), "524288"},
+           {"spillway:transfer_seconds_total" + label(",direction=\"load\""), "2.5"},
+           {"spillway:transfer_seconds_total" + label(",direction=\"save\""), "1"},
+           {"spillway:prefill_layers_total" + label(), "8"},
+           {"spillway:disk_pages_total" + label(",direction=\"read\""), "3"},
+           {"spillway:put_back_total" + label(), "2"},
+           {"spillway:transfers_failed_total" + label(), "1"},
+           {"spillway:frame_rows" + label(",state=\"free\""), "3"},
+           {"spillway:frame_rows" + label(",state=\"shared\""), "2"},
+           {"spillway:frame_rows" + label(",state=\"own\""), "5"},
+           {"spillway:working_set_bytes" + label(), "1024"},
+           {"spillway:device_bytes_peak" + label(), "12345"}}) {
+    EXPECT_TRUE(has_line(page, name + " " + value)) << name << "\n" << page;
+  }
+}
+
 TEST(Metrics, FinishedRequestsFillTheHistograms) {
   Metrics metrics("m", {}, 1000);
   FinishedRequest r{.reason = core::FinishReason::kLength,

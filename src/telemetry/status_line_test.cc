@@ -24,6 +24,19 @@ TEST(StatusLine, RatesAndGauges) {
             "hits 25.0 %");
 }
 
+TEST(StatusLine, SelectionAndTiersShowWhereTheyRun) {
+  core::EngineSnapshot before, now;
+  now.requests_running = 1;
+  now.kv.pages_selected = 200;
+  now.kv.pages_missed = 50;
+  EXPECT_TRUE(status_line(before, now, 10.0).ends_with(", 200 pages selected")) << "no host tier";
+  now.frames_total = 8;
+  now.frames_free = 2;
+  EXPECT_NE(status_line(before, now, 10.0)
+                .find("200 pages selected, 75.0 % of them on the device, frames 75.0 %"),
+            std::string::npos);
+}
+
 TEST(StatusLine, IdleIsQuiet) {
   core::EngineSnapshot same;
   same.prompt_tokens = 7;
