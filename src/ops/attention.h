@@ -1,15 +1,20 @@
-// Attention of the step's rows over their sequences' KV pages, and the write of the step's K and V
-// into them.
+// Attention of the step's rows over their sequences' KV pages, for retrieval and streaming heads in
+// one call, and the write of the step's K and V into them.
+//
+// A row at position p sees, in a retrieval head, keys [0, p] or the pages of its selection; in a
+// streaming head keys [0, sink) and (p - local, p]. Pages without a visible key are not read.
 //
 // Prompt rows are computed in tiles of queries that walk the sequence's keys in blocks counted from
 // position 0; each row's arithmetic is fixed by its own position and its sequence's pages (online
-// softmax block by block), so tiling and chunking never change a bit of it. A decode row walks its
-// pages in splits of a fixed number of pages (kDecodeSplitPages, so their number follows from the
-// sequence's own length) that are merged in order. All G = Hq / Hk query heads of a KV head share
-// one read of K and V.
+// softmax block by block, blocks that it does not see left out), so tiling and chunking never
+// change a bit of it. A decode row walks its pages (all, the selected ones, or a streaming head's
+// first and last ones) in splits of a fixed number of them (kDecodeSplitPages) that are merged in
+// order: a selection of all pages has the bits of no selection, a window over everything those of a
+// retrieval head. All G = Hq / Hk query heads of a KV head share one read of K and V.
 //
-// Bytes read by a decode row: 2 * len * Hk * D * sizeof(KV). FLOPs: 4 * rows * len * Hq * D.
-// Reasoning and measurements: docs/ops/attention.md. Thread: device worker. Allocates nothing.
+// Bytes read by a decode row: 2 * keys * D * sizeof(KV) for each KV head. FLOPs: 4 * rows * keys *
+// Hq * D. Reasoning and measurements: docs/ops/attention.md. Thread: device worker. Allocates
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +58,8 @@ struct KvWriteArgs {
   int64_t k_stride = 0, v_stride = 0;  // elements
   std::span<const AttentionSegment> segments;
 };
-// Rounds to nearest even into the KV type. REQUIRES: no two rows of the step share a (frame, token)
+// Rounds to nearest even into the KV type. Reads the tables' entries of the rows' own pages only,
+// by position: segments name no selection. REQUIRES: no two rows of the step share a (frame, token)
 // place.
 using KvWriteFn = void (*)(device::Stream& stream, const KvWriteArgs& args);
 
@@ -68,10 +74,11 @@ struct AttentionArgs {
   int64_t out_stride = 0;          // elements
   std::span<std::byte> workspace;  // 64-byte aligned, >= attention_workspace_bytes(...)
 };
-// Row at position p attends to positions [0, p]. Rows of no segment are left untouched.
-// REQUIRES: Hq a multiple of Hk, G <= 16; D a multiple of 16, at most 256; P 16, 32 or 64. What
-// pages hold beyond a row's position is never used, NaN included, except that rows of one call
-// share a tile: a NaN in V of a later row of the same call spreads to earlier ones.
+// Rows of no segment are left untouched.
+// REQUIRES: Hq a multiple of Hk, G <= 16; D a multiple of 16, at most 256; P 16, 32 or 64; a
+// selection names at least the row's own page. Keys that a row does not see are never used, NaN
+// included, except that rows of one call share a tile: a NaN in V that one prompt row of a segment
+// sees may spread to its others.
 // TOLERANCE against reference::attention, largest absolute error over the largest |v|: BF16 KV
 // 1e-2, F16 and F32 KV 1e-4.
 using AttentionFn = void (*)(device::Stream& stream, const AttentionArgs& args);

@@ -45,7 +45,11 @@ struct Shape {
   const char* name;
   int32_t num_q_heads, num_kv_heads, head_dim, page_tokens;
   core::DType type = core::DType::kBF16;
+  int32_t num_streaming = 0;  // the last KV heads: sink 64, local 256
+  int32_t num_selected = 0;   // pages of a decode row's list for each retrieval head; 0: all
 };
+
+constexpr core::HeadKind kStreaming = {.sink = 64, .local = 256};
 
 struct Case {
   Shape shape;
@@ -91,16 +95,22 @@ class Bench {
     pool_ = allocate(column_bytes * c.shape.num_kv_heads);
     for (int32_t head = 0; head < c.shape.num_kv_heads; ++head) {
       heads_.push_back({.base = pool_.data() + head * column_bytes});
+      if (head >= c.shape.num_kv_heads - c.shape.num_streaming) heads_.back().kind = kStreaming;
     }
     fill(pool_, c.shape.type);
     for (int32_t i = 0; i < pages * c.num_sequences; ++i) frames_.push_back(i);
     std::shuffle(frames_.begin(), frames_.end(), std::mt19937(1));
+    // Lists of the first pages of shuffled tables: pages from everywhere, like any selection.
+    num_selected_.assign(static_cast<size_t>(c.shape.num_kv_heads), c.shape.num_selected);
     for (int32_t i = 0; i < c.num_sequences; ++i) {
-      segments_.push_back({.kind = c.kind,
-                           .row_begin = i * c.rows,
-                           .row_end = (i + 1) * c.rows,
-                           .position_begin = c.context - c.rows,
-                           .frames = frames_.data() + int64_t{i} * pages});
+      segments_.push_back(
+          {.kind = c.kind,
+           .row_begin = i * c.rows,
+           .row_end = (i + 1) * c.rows,
+           .position_begin = c.context - c.rows,
+           .frames = frames_.data() + int64_t{i} * pages,
+           .num_selected = c.shape.num_selected > 0 ? num_selected_.data() : nullptr,
+           .stream_frames = frames_.data() + int64_t{i} * pages});
     }
   }
 
@@ -144,7 +154,7 @@ class Bench {
   core::PageShape page_;
   std::vector<ops::KvHead> heads_;
   device::Buffer pool_;
-  std::vector<int32_t> frames_;
+  std::vector<int32_t> frames_, num_selected_;
   std::vector<ops::AttentionSegment> segments_;
 };
 
@@ -152,30 +162,57 @@ constexpr Shape kSmol = {"Hq 9 Hk 3 D 64", 9, 3, 64, 32};
 constexpr Shape kNeedle = {"Hq 8 Hk 2 D 128", 8, 2, 128, 32};
 constexpr Shape kNeedleF16 = {"the same, F16", 8, 2, 128, 32, core::DType::kF16};
 constexpr Shape kNeedleF32 = {"the same, F32", 8, 2, 128, 32, core::DType::kF32};
+constexpr auto kBf16 = core::DType::kBF16;
+constexpr Shape kNeedleHalf = {"1 KV head streams", 8, 2, 128, 32, kBf16, 1};
+constexpr Shape kNeedleStreams = {"both stream", 8, 2, 128, 32, kBf16, 2};
+constexpr Shape kNeedleSelects = {"64 pages a head", 8, 2, 128, 32, kBf16, 0, 64};
 constexpr auto kPrompt = core::RowKind::kPrompt;
 constexpr auto kDecode = core::RowKind::kDecode;
 
 constexpr Case kCases[] = {
-    {kSmol, kPrompt, 512, 512, 1},       {kSmol, kPrompt, 4096, 512, 1},
-    {kNeedle, kPrompt, 512, 512, 1},     {kNeedle, kPrompt, 8192, 512, 1},
-    {kNeedle, kPrompt, 32768, 512, 1},   {kNeedle, kPrompt, 8192, 64, 1},
-    {kNeedleF16, kPrompt, 8192, 512, 1}, {kNeedleF32, kPrompt, 8192, 512, 1},
-    {kSmol, kDecode, 256, 1, 1},         {kSmol, kDecode, 8192, 1, 1},
-    {kSmol, kDecode, 8192, 1, 8},        {kNeedle, kDecode, 8192, 1, 1},
-    {kNeedle, kDecode, 8192, 1, 8},      {kNeedle, kDecode, 32768, 1, 1},
-    {kNeedle, kDecode, 32768, 1, 8},     {kNeedleF16, kDecode, 8192, 1, 8},
+    {kSmol, kPrompt, 512, 512, 1},
+    {kSmol, kPrompt, 4096, 512, 1},
+    {kNeedle, kPrompt, 512, 512, 1},
+    {kNeedle, kPrompt, 8192, 512, 1},
+    {kNeedle, kPrompt, 32768, 512, 1},
+    {kNeedle, kPrompt, 8192, 64, 1},
+    {kNeedle, kPrompt, 16384, 512, 1},
+    {kNeedleHalf, kPrompt, 16384, 512, 1},
+    {kNeedleStreams, kPrompt, 16384, 512, 1},
+    {kNeedleF16, kPrompt, 8192, 512, 1},
+    {kNeedleF32, kPrompt, 8192, 512, 1},
+    {kSmol, kDecode, 256, 1, 1},
+    {kSmol, kDecode, 8192, 1, 1},
+    {kSmol, kDecode, 8192, 1, 8},
+    {kNeedle, kDecode, 8192, 1, 1},
+    {kNeedle, kDecode, 8192, 1, 8},
+    {kNeedle, kDecode, 32768, 1, 1},
+    {kNeedle, kDecode, 32768, 1, 8},
+    {kNeedleSelects, kDecode, 32768, 1, 1},
+    {kNeedleSelects, kDecode, 32768, 1, 8},
+    {kNeedleHalf, kDecode, 32768, 1, 1},
+    {kNeedleStreams, kDecode, 32768, 1, 1},
+    {kNeedleF16, kDecode, 8192, 1, 8},
     {kNeedleF32, kDecode, 8192, 1, 8},
 };
 
+// Keys that a row of the last context / rows sees, summed over KV heads.
+double keys_of_heads(const Case& c) {
+  const Shape& shape = c.shape;
+  const double all = c.context - (c.rows - 1) / 2.0;
+  const double retrieval = shape.num_selected > 0 ? shape.num_selected * shape.page_tokens : all;
+  const double streaming = std::min<double>(all, kStreaming.sink + kStreaming.local);
+  return (shape.num_kv_heads - shape.num_streaming) * retrieval + shape.num_streaming * streaming;
+}
+
 void print_case(const Case& c, double seconds, const ops::Peaks& peaks) {
-  // Keys seen by all rows of all sequences together.
-  const double row_keys = (c.context - (c.rows - 1) / 2.0) * c.rows * c.num_sequences;
-  const double gflops = 4 * row_keys * c.shape.num_q_heads * c.shape.head_dim / seconds * 1e-9;
+  const double keys = keys_of_heads(c) * c.num_sequences;
+  const double group = c.shape.num_q_heads / c.shape.num_kv_heads;
+  const double gflops = 4 * keys * c.rows * group * c.shape.head_dim / seconds * 1e-9;
   const auto row_bytes = static_cast<double>(core::row_bytes(c.shape.type, c.shape.head_dim));
-  const double gbps =
-      2.0 * c.context * c.num_sequences * c.shape.num_kv_heads * row_bytes / seconds * 1e-9;
+  const double gbps = 2.0 * keys * row_bytes / seconds * 1e-9;
   const bool decode = c.kind == kDecode;
-  std::printf("| %-16s | %s | %5d | %3d x %d | %9.1f | %6.0f | %5.1f | %3.0f %% |\n", c.shape.name,
+  std::printf("| %-17s | %s | %5d | %3d x %d | %9.1f | %6.0f | %5.1f | %3.0f %% |\n", c.shape.name,
               decode ? "decode" : "prompt", c.context, c.num_sequences, c.rows, seconds * 1e6,
               gflops, gbps, 100 * (decode ? gbps / peaks.read_gbps : gflops / peaks.bf16_gflops));
 }

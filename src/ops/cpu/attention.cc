@@ -1,13 +1,14 @@
 // The part of CPU attention that no instruction set changes: tasks, their order, splits, workspace.
 //
-// A task is one KV head of either a tile of prompt rows or a split of a decode row. Tasks are
-// listed in the workspace, prompt tiles longest first so that the threads end together, and run in
-// rounds: the partial states of a round's decode rows fit the workspace, and are merged before the
-// next round.
+// A task is a tile of prompt rows or a split of a decode row, run for one KV head at a time. Tasks
+// are listed in the workspace, prompt tiles longest first and streaming heads last, so that the
+// threads end together, and run in rounds: the partial states of a round's decode rows fit the
+// workspace, and are merged before the next round.
 #include "ops/attention.h"
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "ops/cpu/attention_kernels.h"
@@ -28,14 +29,21 @@ constexpr int32_t kTileHeadRows = 384;
 // of threads.
 constexpr int64_t kPartialPlaces = 256;
 
-// One row range of a segment against one key range, for every KV head.
+// A tile of a segment's rows, or a split of one of them, for every KV head.
 struct Task {
   int32_t segment;
   int32_t row_begin, row_end;  // rows of the segment, [begin, end)
-  int32_t key_begin, key_end;
-  int32_t place;   // where its partial state goes, when its row has several splits
-  int32_t splits;  // decode: of the row, on the task of its first split, else 0; prompt: 1
-  bool partial;
+  int32_t key_end;             // prompt: keys [0, key_end) at most
+  // Decode: which split, of how many of the head that has most, and where the row's partial states
+  // begin. Heads with fewer leave the rest of the tasks empty.
+  int32_t split, splits, place;
+};
+
+// How a decode row walks the pages of one head.
+struct Walk {
+  const int32_t* frames;
+  int32_t gap_begin, gap_pages;  // as in KvPages
+  int32_t position;              // of the row, in keys of those pages
 };
 
 constexpr int64_t align(int64_t bytes) {
@@ -88,7 +96,7 @@ int64_t places_max(const AttentionShape& shape) {
 int64_t workspace_bytes(const AttentionShape& shape) {
   const ScratchLayout scratch(shape.num_q_heads / shape.num_kv_heads, shape.head_dim);
   const int64_t places = places_max(shape);
-  return shape.num_threads * scratch.bytes +
+  return shape.num_threads * scratch.bytes + align(shape.num_kv_heads * int64_t{4}) +
          align((shape.rows_max + places) * static_cast<int64_t>(sizeof(Task))) +
          places * partial_floats(shape.num_q_heads, shape.head_dim) * 4;
 }
@@ -127,21 +135,23 @@ class Run {
     CHECK(args.kv.page.page_tokens == 16 || args.kv.page.page_tokens == 32 ||
               args.kv.page.page_tokens == 64,
           "{} tokens a page", args.kv.page.page_tokens);
-    check_kinds();
+    check_segments();
     place_tasks(num_threads);
   }
 
   void run(device::Stream& stream) {
-    const int64_t num_heads = args_.kv.num_kv_heads();
     list_prompt_tiles();
     do {
       const int64_t num_merges = list_decode_splits();
-      stream.pool().parallel_for(num_tasks_ * num_heads, [&](int64_t item, int worker) {
-        run_task(tasks_[item / num_heads], static_cast<int32_t>(item % num_heads), worker);
+      const int64_t num_items = num_tasks_ * num_heads();
+      stream.pool().parallel_for(num_items, [&](int64_t item, int worker) {
+        const auto [task, kv_head] = item_at(item);
+        is_prompt(task) ? run_tile(task, kv_head, worker) : run_split(task, kv_head, worker);
       });
       if (num_merges > 0) {
-        stream.pool().parallel_for(num_tasks_ * num_heads, [&](int64_t item, int) {
-          merge(tasks_[item / num_heads], static_cast<int32_t>(item % num_heads));
+        stream.pool().parallel_for(num_items, [&](int64_t item, int) {
+          const auto [task, kv_head] = item_at(item);
+          if (!is_prompt(task) && task.split == 0) merge(task, kv_head);
         });
       }
       num_tasks_ = 0;
@@ -151,35 +161,82 @@ class Run {
  private:
   int32_t num_segments() const { return static_cast<int32_t>(args_.segments.size()); }
 
-  // Streaming heads, selections and quantised pages are not walked yet.
-  void check_kinds() const {
-    for (const KvHead& head : args_.kv.heads) CHECK(!head.kind.is_streaming());
+  int32_t num_heads() const { return args_.kv.num_kv_heads(); }
+  bool is_prompt(const Task& task) const {
+    return args_.segments[task.segment].kind == core::RowKind::kPrompt;
+  }
+  const core::HeadKind& kind(int32_t kv_head) const { return args_.kv.heads[kv_head].kind; }
+
+  void check_segments() const {
     for (const AttentionSegment& segment : args_.segments) {
-      CHECK(segment.num_selected == nullptr && segment.open_frames == nullptr);
+      CHECK(segment.open_frames == nullptr, "quantised pages");
+      CHECK(segment.num_selected == nullptr || (segment.kind == core::RowKind::kDecode &&
+                                                segment.row_end - segment.row_begin == 1),
+            "a selection is one decode row's");
+      for (int32_t head = 0; head < num_heads(); ++head) {
+        const bool streaming = kind(head).is_streaming();
+        CHECK((streaming ? segment.stream_frames : segment.frames) != nullptr, "head {}", head);
+        CHECK(streaming || segment.num_selected == nullptr || segment.num_selected[head] > 0,
+              "nothing selected for head {}", head);
+      }
     }
   }
 
-  // Divides the workspace: scratch of each thread, partial states, tasks.
+  // The item-th (task, head): retrieval heads first, whose tasks are the long ones.
+  std::pair<const Task&, int32_t> item_at(int64_t item) const {
+    const int64_t first = num_tasks_ * num_retrieval_;
+    if (item < first) return {tasks_[item / num_retrieval_], heads_[item % num_retrieval_]};
+    item -= first;
+    const int64_t streaming = num_heads() - num_retrieval_;
+    return {tasks_[item / streaming], heads_[num_retrieval_ + item % streaming]};
+  }
+
+  Walk walk(const AttentionSegment& segment, int32_t row, int32_t kv_head) const {
+    const int32_t page_tokens = args_.kv.page.page_tokens;
+    const int32_t position = segment.position_begin + row;
+    const core::HeadKind& head = kind(kv_head);
+    if (!head.is_streaming()) {
+      const int32_t* frames = segment.frames + kv_head * segment.frames_head_stride;
+      if (segment.num_selected == nullptr) return {frames, 0, 0, position};
+      const int32_t before = segment.num_selected[kv_head] - 1;
+      return {frames, 0, 0, before * page_tokens + position % page_tokens};
+    }
+    const int32_t sink_pages = (head.sink + page_tokens - 1) / page_tokens;
+    const int32_t local_page = std::max(0, position - head.local + 1) / page_tokens;
+    const int32_t gap = std::max(0, local_page - sink_pages);
+    return {segment.stream_frames, sink_pages, gap, position - gap * page_tokens};
+  }
+
+  // Divides the workspace: scratch of each thread, partial states, tasks, heads.
   void place_tasks(int num_threads) {
     int64_t rows = 0, num_tiles = 0;
     for (const AttentionSegment& segment : args_.segments) {
       if (segment.kind == core::RowKind::kPrompt) rows += segment.row_end - segment.row_begin;
     }
-    tile_rows_ = tile_rows(group_, rows, args_.kv.num_kv_heads(), num_threads);
+    for (int32_t head = 0; head < num_heads(); ++head) num_retrieval_ += !kind(head).is_streaming();
+    tile_rows_ =
+        tile_rows(group_, rows, num_retrieval_ > 0 ? num_retrieval_ : num_heads(), num_threads);
     for (const AttentionSegment& segment : args_.segments) {
       if (segment.kind != core::RowKind::kPrompt) continue;
       num_tiles += (segment.row_end - segment.row_begin + tile_rows_ - 1) / tile_rows_;
     }
     const int64_t partial_bytes = partial_floats(args_.num_q_heads, args_.kv.page.head_dim) * 4;
     const int64_t task_bytes = sizeof(Task);
-    const int64_t left =
-        static_cast<int64_t>(args_.workspace.size()) - num_threads * scratch_.bytes;
+    const int64_t left = static_cast<int64_t>(args_.workspace.size()) -
+                         num_threads * scratch_.bytes - align(num_heads() * int64_t{4});
     CHECK(left >= num_tiles * task_bytes, "workspace of {} bytes", args_.workspace.size());
     CHECK(reinterpret_cast<uintptr_t>(args_.workspace.data()) % 64 == 0);
     num_places_ = (left - num_tiles * task_bytes) / (partial_bytes + task_bytes);
-    partials_ = reinterpret_cast<float*>(args_.workspace.data() + num_threads * scratch_.bytes);
-    tasks_ = reinterpret_cast<Task*>(reinterpret_cast<std::byte*>(partials_) +
-                                     num_places_ * partial_bytes);
+    std::byte* place = args_.workspace.data() + num_threads * scratch_.bytes;
+    heads_ = reinterpret_cast<int32_t*>(place);
+    place += align(num_heads() * int64_t{4});
+    partials_ = reinterpret_cast<float*>(place);
+    tasks_ = reinterpret_cast<Task*>(place + num_places_ * partial_bytes);
+
+    int32_t retrieval = 0, streaming = num_retrieval_;
+    for (int32_t head = 0; head < num_heads(); ++head) {
+      heads_[kind(head).is_streaming() ? streaming++ : retrieval++] = head;
+    }
   }
 
   void list_prompt_tiles() {
@@ -192,11 +249,7 @@ class Run {
         tasks_[num_tasks_++] = Task{.segment = s,
                                     .row_begin = row,
                                     .row_end = row_end,
-                                    .key_begin = 0,
-                                    .key_end = segment.position_begin + row_end,
-                                    .place = 0,
-                                    .splits = 1,
-                                    .partial = false};
+                                    .key_end = segment.position_begin + row_end};
       }
     }
     std::sort(tasks_, tasks_ + num_tasks_, [](const Task& a, const Task& b) {
@@ -205,32 +258,38 @@ class Run {
     });
   }
 
+  // Splits of a decode row's walk of one head.
+  int32_t splits_of(const Walk& walk) const {
+    return num_splits(walk.position + 1, args_.kv.page.page_tokens);
+  }
+
   // Lists the splits of as many further decode rows as there are places; returns the number of rows
   // to merge.
   int64_t list_decode_splits() {
-    const int32_t split = kDecodeSplitPages * args_.kv.page.page_tokens;
     int64_t num_merges = 0;
     int32_t place = 0;
     for (; segment_ < num_segments(); ++segment_, row_ = 0) {
       const AttentionSegment& segment = args_.segments[segment_];
       if (segment.kind != core::RowKind::kDecode) continue;
       for (; row_ < segment.row_end - segment.row_begin; ++row_) {
-        const int32_t keys = segment.position_begin + row_ + 1;
-        const int32_t splits = num_splits(keys, args_.kv.page.page_tokens);
-        CHECK(splits <= num_places_, "workspace of {} bytes for a row of {} keys",
-              args_.workspace.size(), keys);
+        int32_t splits = 0;
+        for (int32_t head = 0; head < num_heads(); ++head) {
+          splits = std::max(splits, splits_of(walk(segment, row_, head)));
+        }
+        CHECK(splits <= num_places_, "workspace of {} bytes for a row of {} splits",
+              args_.workspace.size(), splits);
         if (place + splits > num_places_) return num_merges;
         num_merges += splits > 1;
         for (int32_t i = 0; i < splits; ++i) {
           tasks_[num_tasks_++] = Task{.segment = segment_,
                                       .row_begin = row_,
                                       .row_end = row_ + 1,
-                                      .key_begin = i * split,
-                                      .key_end = std::min(keys, (i + 1) * split),
-                                      .place = place++,
-                                      .splits = i == 0 ? splits : 0,
-                                      .partial = splits > 1};
+                                      .key_end = 0,
+                                      .split = i,
+                                      .splits = splits,
+                                      .place = place};
         }
+        place += splits;
       }
     }
     return num_merges;
@@ -241,7 +300,8 @@ class Run {
                            partial_floats(group_, args_.kv.page.head_dim);
   }
 
-  void run_task(const Task& task, int32_t kv_head, int worker) const {
+  // What tiles and splits have in common: rows, queries, outputs, scratch.
+  AttentionTile tile_of(const Task& task, int32_t kv_head, int worker) const {
     const AttentionSegment& segment = args_.segments[task.segment];
     const int64_t row = segment.row_begin + task.row_begin;
     const int64_t head_offset = int64_t{kv_head} * group_ * args_.kv.page.head_dim;
@@ -249,16 +309,16 @@ class Run {
     AttentionTile tile;
     tile.pages = KvPages{.base = args_.kv.frame(0, kv_head),
                          .page_bytes = args_.kv.page.page_bytes(),
-                         .frames = segment.frames + kv_head * segment.frames_head_stride,
                          .page_tokens = args_.kv.page.page_tokens,
                          .head_dim = args_.kv.page.head_dim};
-    tile.key_begin = task.key_begin;
-    tile.key_end = task.key_end;
+    if (kind(kv_head).is_streaming()) {
+      tile.sink = std::min(kind(kv_head).sink, cpu::kTokensMax);
+      tile.local = std::min(kind(kv_head).local, cpu::kTokensMax);
+    }
     tile.q = args_.q + row * args_.q_stride + head_offset;
     tile.q_stride = args_.q_stride;
     tile.rows = task.row_end - task.row_begin;
     tile.group = group_;
-    tile.position_begin = segment.position_begin + task.row_begin;
     tile.scale = args_.softmax_scale * 1.44269504088896341f;
     tile.scratch = {.q = reinterpret_cast<uint32_t*>(scratch),
                     .acc = reinterpret_cast<float*>(scratch + scratch_.acc),
@@ -268,18 +328,46 @@ class Run {
                     .v = reinterpret_cast<uint32_t*>(scratch + scratch_.v)};
     tile.out = args_.out + row * args_.out_stride + head_offset;
     tile.out_stride = args_.out_stride;
-    tile.partial = task.partial ? partial(task.place, kv_head) : nullptr;
-    segment.kind == core::RowKind::kPrompt ? tile_(tile) : split_(tile);
+    return tile;
+  }
+
+  void run_tile(const Task& task, int32_t kv_head, int worker) const {
+    const AttentionSegment& segment = args_.segments[task.segment];
+    AttentionTile tile = tile_of(task, kv_head, worker);
+    tile.pages.frames = kind(kv_head).is_streaming()
+                            ? segment.stream_frames
+                            : segment.frames + kv_head * segment.frames_head_stride;
+    tile.key_end = task.key_end;
+    tile.position_begin = segment.position_begin + task.row_begin;
+    tile_(tile);
+  }
+
+  void run_split(const Task& task, int32_t kv_head, int worker) const {
+    const Walk way = walk(args_.segments[task.segment], task.row_begin, kv_head);
+    const int32_t splits = splits_of(way);
+    if (task.split >= splits) return;
+    const int32_t split_keys = kDecodeSplitPages * args_.kv.page.page_tokens;
+    AttentionTile tile = tile_of(task, kv_head, worker);
+    tile.pages.frames = way.frames;
+    tile.pages.gap_begin = way.gap_begin;
+    tile.pages.gap_pages = way.gap_pages;
+    tile.key_begin = task.split * split_keys;
+    tile.key_end = std::min(way.position + 1, tile.key_begin + split_keys);
+    tile.position_begin = way.position;
+    tile.partial = splits > 1 ? partial(task.place + task.split, kv_head) : nullptr;
+    split_(tile);
   }
 
   void merge(const Task& task, int32_t kv_head) const {
-    if (!task.partial || task.splits == 0) return;
+    const AttentionSegment& segment = args_.segments[task.segment];
+    const int32_t splits = splits_of(walk(segment, task.row_begin, kv_head));
+    if (splits == 1) return;
     const int32_t head_dim = args_.kv.page.head_dim;
-    const int64_t row = args_.segments[task.segment].row_begin + task.row_begin;
+    const int64_t row = segment.row_begin + task.row_begin;
     float* out = args_.out + row * args_.out_stride + int64_t{kv_head} * group_ * head_dim;
     for (int32_t g = 0; g < group_; ++g) {
       kernels_.merge(partial(task.place, kv_head) + g * (head_dim + cpu::kPartialTail),
-                     partial_floats(args_.num_q_heads, head_dim), task.splits, head_dim,
+                     partial_floats(args_.num_q_heads, head_dim), splits, head_dim,
                      out + g * head_dim);
     }
   }
@@ -292,6 +380,8 @@ class Run {
   ScratchLayout scratch_;
   float* partials_ = nullptr;  // (places, Hk, G, D + kPartialTail)
   Task* tasks_ = nullptr;
+  int32_t* heads_ = nullptr;  // (Hk): retrieval heads, then streaming ones
+  int32_t num_retrieval_ = 0;
   int64_t num_places_ = 0;
   int64_t num_tasks_ = 0;
   int32_t segment_ = 0, row_ = 0;  // the next decode row to list
@@ -327,8 +417,10 @@ void write_row(const AttentionKernels& kernels, const KvWriteArgs& args,
   const core::PageShape& page = kv.page;
   const int64_t row_bytes = core::row_bytes(page.type, page.head_dim);
   for (int32_t head = 0; head < kv.num_kv_heads(); ++head) {
-    const int32_t frame =
-        segment.frames[head * segment.frames_head_stride + position / page.page_tokens];
+    const int32_t* frames = kv.heads[static_cast<size_t>(head)].kind.is_streaming()
+                                ? segment.stream_frames
+                                : segment.frames + head * segment.frames_head_stride;
+    const int32_t frame = frames[position / page.page_tokens];
     std::byte* place = kv.frame(frame, head) + position % page.page_tokens * row_bytes;
     const int64_t offset = int64_t{head} * page.head_dim;
     round_row(kernels, page.type, args.k + row * args.k_stride + offset, page.head_dim, place);
@@ -345,6 +437,7 @@ void run_kv_write(const AttentionKernels& kernels, device::Stream& stream,
   const int64_t row_elements = 2 * int64_t{args.kv.num_kv_heads()} * args.kv.page.head_dim;
   const auto item_rows = static_cast<int32_t>(std::max<int64_t>(1, kItemElements / row_elements));
   for (const AttentionSegment& segment : args.segments) {
+    CHECK(segment.num_selected == nullptr, "tables by position are written to");
     const int32_t rows = segment.row_end - segment.row_begin;
     stream.pool().parallel_for((rows + item_rows - 1) / item_rows, [&](int64_t item, int) {
       const auto begin = static_cast<int32_t>(item) * item_rows;

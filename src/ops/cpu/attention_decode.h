@@ -69,18 +69,18 @@ struct DecodeKernel {
         break;
     }
     for (int32_t head = 0; head < tile.group; ++head) {
-      softened.correction[head] =
-          Tile::soften(softened.scores + head * kKeyBlock, tile.position_begin + 1 - key,
-                       tile.scratch.row_max[head], tile.scratch.row_sum + head * kSumLanes,
-                       softened.probabilities + head * kPairs);
+      softened.correction[head] = Tile::soften(
+          softened.scores + head * kKeyBlock, Tile::seen_by(tile, tile.position_begin, key),
+          tile.scratch.row_max[head], tile.scratch.row_sum + head * kSumLanes,
+          softened.probabilities + head * kPairs);
     }
     constexpr int kVectors = Isa::kValueVectors;
     int32_t channel = 0;
     for (; channel + kVectors * kLanes <= head_dim; channel += kVectors * kLanes) {
-      add_values<kVectors>(tile, groups, num_keys, channel, softened);
+      add_values<kVectors>(tile, groups, key, num_keys, channel, softened);
     }
     for (; channel < head_dim; channel += kLanes) {
-      add_values<1>(tile, groups, num_keys, channel, softened);
+      add_values<1>(tile, groups, key, num_keys, channel, softened);
     }
   }
 
@@ -141,20 +141,21 @@ struct DecodeKernel {
     Isa::store(scores, Isa::fold(sums));
   }
 
+  // Rows of V that the row does not see count as zero, whatever their page holds.
   template <int kVectors>
-  static void add_values(const AttentionTile& tile, const KeyGroup* groups, int32_t num_keys,
-                         int32_t channel, const Softened& softened) {
+  static void add_values(const AttentionTile& tile, const KeyGroup* groups, int32_t block,
+                         int32_t num_keys, int32_t channel, const Softened& softened) {
     int32_t head = 0;
     for (; head + 4 <= tile.group; head += 4) {
-      add_values<4, kVectors>(tile, groups, num_keys, head, channel, softened);
+      add_values<4, kVectors>(tile, groups, block, num_keys, head, channel, softened);
     }
     switch (tile.group - head) {
       case 1:
-        return add_values<1, kVectors>(tile, groups, num_keys, head, channel, softened);
+        return add_values<1, kVectors>(tile, groups, block, num_keys, head, channel, softened);
       case 2:
-        return add_values<2, kVectors>(tile, groups, num_keys, head, channel, softened);
+        return add_values<2, kVectors>(tile, groups, block, num_keys, head, channel, softened);
       case 3:
-        return add_values<3, kVectors>(tile, groups, num_keys, head, channel, softened);
+        return add_values<3, kVectors>(tile, groups, block, num_keys, head, channel, softened);
       default:
         return;
     }
@@ -163,8 +164,9 @@ struct DecodeKernel {
   // acc[head] = acc[head] * correction + probabilities * V for kHeads heads and kVectors vectors of
   // channels.
   template <int kHeads, int kVectors>
-  static void add_values(const AttentionTile& tile, const KeyGroup* groups, int32_t num_keys,
-                         int32_t head, int32_t channel, const Softened& softened) {
+  static void add_values(const AttentionTile& tile, const KeyGroup* groups, int32_t block,
+                         int32_t num_keys, int32_t head, int32_t channel,
+                         const Softened& softened) {
     const int32_t head_dim = tile.pages.head_dim;
     const int64_t row_bytes = int64_t{head_dim} * Kv::kBytes;
     float* out = tile.scratch.acc + int64_t{head} * head_dim + channel;
@@ -185,8 +187,13 @@ struct DecodeKernel {
         }
       }
       const std::byte* first = group.values + offset;
+      const std::byte* second = key + 1 < num_keys ? first + row_bytes : nullptr;
+      if (key + block < tile.position_begin - tile.local + 1) {
+        if (!Tile::any_sees(tile, block + key, 1)) first = kZeroRow;
+        if (!Tile::any_sees(tile, block + key + 1, 1)) second = kZeroRow;
+      }
       I words[kVectors];
-      Kv::load_values(first, key + 1 < num_keys ? first + row_bytes : nullptr, words);
+      Kv::load_values(first, second, words);
       for (int i = 0; i < kHeads; ++i) {
         const I weight = Isa::broadcast_word(probabilities + i * kPairs + key / Kv::kPair);
         for (int j = 0; j < kVectors; ++j) {

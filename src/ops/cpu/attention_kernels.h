@@ -22,14 +22,20 @@ inline constexpr int kRowPanel = 6;
 // Row sums are kept as this many partial sums, one a lane of the widest vector.
 inline constexpr int kSumLanes = 16;
 
-// The pages of one (layer, KV head) of a sequence.
+// The pages of one (layer, KV head) of a sequence that a tile walks, in their order.
 struct KvPages {
   const std::byte* base = nullptr;  // page of frame 0
   int64_t page_bytes = 0;
-  const int32_t* frames = nullptr;  // table from position 0
-  int32_t page_tokens = 0;          // P
-  int32_t head_dim = 0;             // D
+  const int32_t* frames = nullptr;
+  // Page i is in frames[i], from gap_begin on in frames[i + gap_pages]: a streaming head's decode
+  // row walks its sink's pages and its last ones as if they were neighbours.
+  int32_t gap_begin = 0, gap_pages = 0;
+  int32_t page_tokens = 0;  // P
+  int32_t head_dim = 0;     // D
 };
+
+// Above any length of a sequence; differences of two lengths and this fit 32 bits.
+inline constexpr int32_t kTokensMax = 1 << 30;
 
 // Memory for one call, 64-byte aligned. M = rows * group rounded up to kRowPanel.
 struct AttentionScratch {
@@ -41,16 +47,19 @@ struct AttentionScratch {
   uint32_t* v = nullptr;     // (kKeyBlock, D): the same
 };
 
-// Query rows of one sequence against keys [key_begin, key_end) of one KV head, causally.
+// Query rows of one sequence against keys [key_begin, key_end) of one KV head. A row at position p
+// sees keys [0, sink) and (p - local, p]. Keys that no row sees are not read, nor are the table's
+// entries of pages that hold none.
 struct AttentionTile {
   KvPages pages;
+  int32_t sink = 0, local = kTokensMax;
   int32_t key_begin = 0;  // a multiple of kKeyBlock
   int32_t key_end = 0;
   const float* q = nullptr;  // (rows, group, D) f32, row stride q_stride
   int64_t q_stride = 0;      // elements
   int32_t rows = 0;
   int32_t group = 0;           // G
-  int32_t position_begin = 0;  // of the first row
+  int32_t position_begin = 0;  // of the first row, counted in keys of `pages`
   float scale = 0.0f;          // softmax scale times log2(e)
   AttentionScratch scratch;
   float* out = nullptr;      // (rows, group, D) f32, row stride out_stride, when `partial` is null

@@ -20,6 +20,9 @@
 namespace ops::cpu {
 namespace {
 
+// Stands for a row of V that is not seen: D = 256 elements of any type.
+alignas(64) constexpr std::byte kZeroRow[256 * 4] = {};
+
 template <class Isa, class Kv>
 struct TileKernel {
   using F = typename Isa::F;
@@ -33,34 +36,61 @@ struct TileKernel {
     float correction[kRowPanel];
   };
 
+  // Which keys of a block a row sees: [0, sink) and [begin, end), both counted from the block's
+  // first key and not bounded by it.
+  struct Seen {
+    int32_t sink, begin, end;
+    bool nothing() const { return end <= 0 || (sink <= 0 && begin >= kKeyBlock); }
+  };
+
+  static Seen seen_by(const AttentionTile& tile, int32_t position, int32_t key) {
+    return {tile.sink - key, position - tile.local + 1 - key, position + 1 - key};
+  }
+
+  // Whether a row of the tile sees one of `count` keys from `key` on.
+  static bool any_sees(const AttentionTile& tile, int32_t key, int32_t count) {
+    return key < tile.sink || key + count > tile.position_begin - tile.local + 1;
+  }
+
   static const std::byte* page_of(const KvPages& pages, int32_t key) {
-    return pages.base + pages.frames[key / pages.page_tokens] * pages.page_bytes;
+    int32_t page = key / pages.page_tokens;
+    if (page >= pages.gap_begin) page += pages.gap_pages;
+    return pages.base + pages.frames[page] * pages.page_bytes;
   }
 
   static void run(const AttentionTile& tile) {
     const int32_t num_rows = tile.rows * tile.group;
     pack_q(tile, num_rows);
+    // What lies between the sink and the first row's window is left out block by block.
+    const int32_t window = tile.position_begin - tile.local + 1;
     for (int32_t key = tile.key_begin; key < tile.key_end; key += kKeyBlock) {
+      if (!any_sees(tile, key, kKeyBlock)) key = window / kKeyBlock * kKeyBlock;
       const int32_t num_keys = tile.key_end - key < kKeyBlock ? tile.key_end - key : kKeyBlock;
       pack_k(tile, key, num_keys);
       pack_v(tile, key, num_keys);
-      for (int32_t row = 0; row < num_rows; row += kRowPanel) {
-        // Keys beyond the panel's last row add exact zeros: leaving them out changes no bit.
-        const int32_t visible = position_of(tile, row + kRowPanel - 1) + 1 - key;
-        if (visible <= 0) continue;
-        Panel panel;
-        const int32_t keys = visible < num_keys ? visible : num_keys;
-        score(tile, row, keys, panel);
-        for (int i = 0; i < kRowPanel; ++i) {
-          panel.correction[i] = soften(
-              panel.scores + i * kKeyBlock, position_of(tile, row + i) + 1 - key,
-              tile.scratch.row_max[row + i], tile.scratch.row_sum + int64_t{row + i} * kSumLanes,
-              panel.probabilities + i * kPairs);
-        }
-        accumulate(tile, row, keys, panel);
-      }
+      for (int32_t row = 0; row < num_rows; row += kRowPanel)
+        attend_block(tile, row, key, num_keys);
     }
     store_result(tile);
+  }
+
+  // One panel of rows against one packed block. Keys beyond the panel's last row, and blocks that a
+  // row does not see, add exact zeros: leaving them out changes no bit.
+  static void attend_block(const AttentionTile& tile, int32_t row, int32_t key, int32_t num_keys) {
+    const int32_t last = position_of(tile, row + kRowPanel - 1);
+    const Seen seen = {tile.sink - key, position_of(tile, row) - tile.local + 1 - key,
+                       last + 1 - key};
+    if (seen.nothing()) return;
+    Panel panel;
+    const int32_t keys = seen.end < num_keys ? seen.end : num_keys;
+    score(tile, row, keys, panel);
+    for (int i = 0; i < kRowPanel; ++i) {
+      panel.correction[i] =
+          soften(panel.scores + i * kKeyBlock, seen_by(tile, position_of(tile, row + i), key),
+                 tile.scratch.row_max[row + i], tile.scratch.row_sum + int64_t{row + i} * kSumLanes,
+                 panel.probabilities + i * kPairs);
+    }
+    accumulate(tile, row, keys, panel);
   }
 
   // Padding rows repeat the last row's position.
@@ -108,11 +138,12 @@ struct TileKernel {
   }
 
   // k[word][key]: transposes kLanes x kLanes words at a time. Groups of keys that no row sees are
-  // left as they are.
+  // left as they are. A group never crosses a page.
   static void pack_k(const AttentionTile& tile, int32_t key, int32_t num_keys) {
     const KvPages& pages = tile.pages;
     const int32_t words = pages.head_dim / Kv::kPair;
     for (int32_t group = 0; group < num_keys; group += kLanes) {
+      if (!any_sees(tile, key + group, kLanes)) continue;
       const std::byte* page = page_of(pages, key + group);
       const std::byte* rows =
           page + int64_t{(key + group) % pages.page_tokens} * pages.head_dim * Kv::kBytes;
@@ -129,14 +160,18 @@ struct TileKernel {
     }
   }
 
-  // v[pair of keys][channel]; keys beyond num_keys are zero, whatever their page holds.
+  // v[pair of keys][channel]; keys beyond num_keys or that no row sees are zero, whatever their
+  // page holds.
   static void pack_v(const AttentionTile& tile, int32_t key, int32_t num_keys) {
     const KvPages& pages = tile.pages;
     const int64_t row_bytes = int64_t{pages.head_dim} * Kv::kBytes;
+    const auto row_of = [&](int32_t k) -> const std::byte* {
+      if (!any_sees(tile, k, 1)) return kZeroRow;
+      return page_of(pages, k) + (pages.page_tokens + k % pages.page_tokens) * row_bytes;
+    };
     for (int32_t k = 0; k < num_keys; k += Kv::kPair) {
-      const std::byte* values = page_of(pages, key + k) + pages.page_tokens * row_bytes;
-      const std::byte* first = values + (key + k) % pages.page_tokens * row_bytes;
-      const std::byte* second = k + Kv::kPair <= num_keys ? first + row_bytes : nullptr;
+      const std::byte* first = row_of(key + k);
+      const std::byte* second = Kv::kPair == 2 && k + 1 < num_keys ? row_of(key + k + 1) : nullptr;
       uint32_t* out = tile.scratch.v + int64_t{k / Kv::kPair} * pages.head_dim;
       for (int32_t c = 0; c < pages.head_dim; c += kLanes) {
         Isa::store_words(out + c, Kv::load_value_words(first, second, c));
@@ -204,14 +239,24 @@ struct TileKernel {
     }
   }
 
-  // One online softmax step of one row: 64 scores, of which the first `visible` count, become
-  // probabilities relative to the row's maximum so far. Returns what earlier sums are scaled by.
-  static float soften(const float* scores, int32_t visible, float& row_max, float* row_sum,
+  // One online softmax step of one row: 64 scores, of which those seen count, become probabilities
+  // relative to the row's maximum so far. Returns what earlier sums are scaled by. A row that sees
+  // nothing stays as it is: without a maximum yet, minus infinity less itself would be no number.
+  static float soften(const float* scores, const Seen& seen, float& row_max, float* row_sum,
                       uint32_t* probabilities) {
+    if (seen.nothing()) {
+      for (int j = 0; j < kPairs; ++j) probabilities[j] = 0;
+      return 1.0f;
+    }
     F x[kVectors];
     for (int j = 0; j < kVectors; ++j) x[j] = Isa::load(scores + j * kLanes);
-    if (visible < kKeyBlock) {
-      for (int j = 0; j < kVectors; ++j) x[j] = Isa::keep_first(x[j], visible - j * kLanes);
+    if (seen.begin > 0 && seen.sink < kKeyBlock) {
+      for (int j = 0; j < kVectors; ++j) {
+        const int32_t lane = j * kLanes;
+        x[j] = Isa::keep_seen(x[j], seen.sink - lane, seen.begin - lane, seen.end - lane);
+      }
+    } else if (seen.end < kKeyBlock) {
+      for (int j = 0; j < kVectors; ++j) x[j] = Isa::keep_first(x[j], seen.end - j * kLanes);
     }
     F max = x[0];
     for (int j = 1; j < kVectors; ++j) max = Isa::max(max, x[j]);

@@ -67,44 +67,78 @@ float load_element(core::DType type, const std::byte* in) {
   return type == core::DType::kF16 ? half_to_float(bits) : bfloat16_to_float(bits);
 }
 
-// The K row, or with `values` the V row, of a position.
-std::byte* kv_row(const KvLayer& kv, const AttentionSegment& segment, int32_t position,
-                  int32_t head, bool values) {
-  const core::PageShape& page = kv.page;
-  const int32_t frame =
-      segment.frames[head * segment.frames_head_stride + position / page.page_tokens];
-  const int32_t row = position % page.page_tokens + (values ? page.page_tokens : 0);
-  return kv.frame(frame, head) + row * core::row_bytes(page.type, page.head_dim);
+// A key of one head: a token of a page.
+struct Key {
+  const std::byte* page;
+  int32_t token;
+};
+
+// Row `token` of K, or with `values` of V.
+template <typename Byte>
+Byte* kv_row(const core::PageShape& shape, Byte* page, int32_t token, bool values) {
+  const int32_t row = token + (values ? shape.page_tokens : 0);
+  return page + row * core::row_bytes(shape.type, shape.head_dim);
+}
+
+// Where the tables by position say that page `page` of a head lies.
+std::byte* page_of(const KvLayer& kv, const AttentionSegment& segment, int32_t page, int32_t head) {
+  const bool streaming = kv.heads[static_cast<size_t>(head)].kind.is_streaming();
+  const int32_t* frames =
+      streaming ? segment.stream_frames : segment.frames + head * segment.frames_head_stride;
+  return kv.frame(frames[page], head);
+}
+
+// All keys that row i of a segment sees, in their order.
+std::vector<Key> keys_seen(const KvLayer& kv, const AttentionSegment& segment, int32_t i,
+                           int32_t head) {
+  const int32_t page_tokens = kv.page.page_tokens;
+  const int32_t position = segment.position_begin + i;
+  const core::HeadKind& kind = kv.heads[static_cast<size_t>(head)].kind;
+  std::vector<Key> keys;
+  if (!kind.is_streaming() && segment.num_selected != nullptr) {
+    const int32_t last = segment.num_selected[head] - 1;
+    for (int32_t rank = 0; rank <= last; ++rank) {
+      const int32_t tokens = rank < last ? page_tokens : position % page_tokens + 1;
+      for (int32_t token = 0; token < tokens; ++token) {
+        keys.push_back({page_of(kv, segment, rank, head), token});
+      }
+    }
+    return keys;
+  }
+  for (int32_t key = 0; key <= position; ++key) {
+    if (kind.is_streaming() && key >= kind.sink && position - key >= kind.local) continue;
+    keys.push_back({page_of(kv, segment, key / page_tokens, head), key % page_tokens});
+  }
+  return keys;
 }
 
 void attend(const AttentionArgs& args, const AttentionSegment& segment, int32_t i, int32_t head) {
-  const KvLayer& kv = args.kv;
-  const int32_t head_dim = kv.page.head_dim;
-  const int32_t kv_head = head / (args.num_q_heads / kv.num_kv_heads());
-  const int32_t keys = segment.position_begin + i + 1;
+  const core::PageShape& shape = args.kv.page;
+  const int32_t head_dim = shape.head_dim;
+  const int32_t kv_head = head / (args.num_q_heads / args.kv.num_kv_heads());
   const int64_t row = segment.row_begin + i;
-  const int64_t element_bytes = core::row_bytes(kv.page.type, 1);
+  const int64_t element_bytes = core::row_bytes(shape.type, 1);
   const float* q = args.q + row * args.q_stride + int64_t{head} * head_dim;
 
-  std::vector<double> weights(static_cast<size_t>(keys));
+  const std::vector<Key> keys = keys_seen(args.kv, segment, i, kv_head);
+  std::vector<double> weights;
   double max = -INFINITY;
-  for (int32_t key = 0; key < keys; ++key) {
-    const std::byte* k = kv_row(kv, segment, key, kv_head, false);
+  for (const Key& key : keys) {
+    const std::byte* k = kv_row(shape, key.page, key.token, false);
     double score = 0.0;
     for (int32_t c = 0; c < head_dim; ++c)
-      score += double{q[c]} * load_element(kv.page.type, k + c * element_bytes);
-    weights[static_cast<size_t>(key)] = score * args.softmax_scale;
-    max = std::fmax(max, weights[static_cast<size_t>(key)]);
+      score += double{q[c]} * load_element(shape.type, k + c * element_bytes);
+    weights.push_back(score * args.softmax_scale);
+    max = std::fmax(max, weights.back());
   }
   double sum = 0.0;
   for (double& weight : weights) sum += weight = std::exp(weight - max);
 
   std::vector<double> out(static_cast<size_t>(head_dim), 0.0);
-  for (int32_t key = 0; key < keys; ++key) {
-    const std::byte* v = kv_row(kv, segment, key, kv_head, true);
+  for (size_t n = 0; n < keys.size(); ++n) {
+    const std::byte* v = kv_row(shape, keys[n].page, keys[n].token, true);
     for (int32_t c = 0; c < head_dim; ++c) {
-      out[static_cast<size_t>(c)] +=
-          weights[static_cast<size_t>(key)] * load_element(kv.page.type, v + c * element_bytes);
+      out[static_cast<size_t>(c)] += weights[n] * load_element(shape.type, v + c * element_bytes);
     }
   }
   for (int32_t c = 0; c < head_dim; ++c) {
@@ -116,18 +150,20 @@ void attend(const AttentionArgs& args, const AttentionSegment& segment, int32_t 
 }  // namespace
 
 void kv_write(device::Stream&, const KvWriteArgs& args) {
-  const KvLayer& kv = args.kv;
-  const int64_t element_bytes = core::row_bytes(kv.page.type, 1);
+  const core::PageShape& shape = args.kv.page;
+  const int64_t element_bytes = core::row_bytes(shape.type, 1);
   for (const AttentionSegment& segment : args.segments) {
     for (int32_t i = 0; i < segment.row_end - segment.row_begin; ++i) {
       const int64_t row = segment.row_begin + i;
-      for (int32_t head = 0; head < kv.num_kv_heads(); ++head) {
-        std::byte* k = kv_row(kv, segment, segment.position_begin + i, head, false);
-        std::byte* v = kv_row(kv, segment, segment.position_begin + i, head, true);
-        for (int32_t c = 0; c < kv.page.head_dim; ++c) {
-          const int64_t from = int64_t{head} * kv.page.head_dim + c;
-          store_element(kv.page.type, args.k[row * args.k_stride + from], k + c * element_bytes);
-          store_element(kv.page.type, args.v[row * args.v_stride + from], v + c * element_bytes);
+      const int32_t position = segment.position_begin + i;
+      for (int32_t head = 0; head < args.kv.num_kv_heads(); ++head) {
+        std::byte* page = page_of(args.kv, segment, position / shape.page_tokens, head);
+        std::byte* k = kv_row(shape, page, position % shape.page_tokens, false);
+        std::byte* v = kv_row(shape, page, position % shape.page_tokens, true);
+        for (int32_t c = 0; c < shape.head_dim; ++c) {
+          const int64_t from = int64_t{head} * shape.head_dim + c;
+          store_element(shape.type, args.k[row * args.k_stride + from], k + c * element_bytes);
+          store_element(shape.type, args.v[row * args.v_stride + from], v + c * element_bytes);
         }
       }
     }

@@ -46,6 +46,15 @@ struct Avx2 {
     const I keep = _mm256_cmpgt_epi32(_mm256_set1_epi32(count), lanes);
     return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), x, _mm256_castsi256_ps(keep));
   }
+  // Lanes [0, sink) and [begin, end); the others minus infinity.
+  static F keep_seen(F x, int sink, int begin, int end) {
+    const I lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const I before_sink = _mm256_cmpgt_epi32(_mm256_set1_epi32(sink), lanes);
+    const I before_window = _mm256_cmpgt_epi32(_mm256_set1_epi32(begin), lanes);
+    const I keep = _mm256_andnot_si256(_mm256_andnot_si256(before_sink, before_window),
+                                       _mm256_cmpgt_epi32(_mm256_set1_epi32(end), lanes));
+    return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), x, _mm256_castsi256_ps(keep));
+  }
 
   // 2^x with relative error 1e-7; exactly 0 below -126, so that masked keys weigh nothing. NaN
   // stays NaN.

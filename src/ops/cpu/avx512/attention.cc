@@ -41,6 +41,11 @@ struct Avx512 {
   static F keep_first(F x, int count) {
     return _mm512_mask_blend_ps(first_lanes(count), _mm512_set1_ps(-__builtin_inff()), x);
   }
+  // Lanes [0, sink) and [begin, end); the others minus infinity.
+  static F keep_seen(F x, int sink, int begin, int end) {
+    const int keep = (first_lanes(sink) | ~first_lanes(begin)) & first_lanes(end);
+    return _mm512_mask_blend_ps(static_cast<__mmask16>(keep), _mm512_set1_ps(-__builtin_inff()), x);
+  }
 
   // 2^x with relative error 1e-7; exactly 0 below -150, so that masked keys weigh nothing. NaN
   // stays NaN.
