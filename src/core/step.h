@@ -114,11 +114,21 @@ struct BlockMove {
   FrameId frame{};
 };
 
-// A page record between its home and the disk tier, named by the record's number.
+// What a record of the disk tier holds: all pages of one sealed block, named by the tokens that the
+// block stands for.
+struct DiskEntry {
+  uint64_t record = 0;  // its number, a place in the data file
+  // Two independent hashes of the token sequence from position 0, the fingerprint and the salt; the
+  // key of the block before it, or of the salt.
+  uint64_t key = 0, check = 0, parent_key = 0;
+  bool generated = false;           // holds rows of decode kernels, or stands on such a block
+  std::span<const TokenId> tokens;  // (P) the block's own; borrowed while the step runs
+};
+
+// A block between its home and its record on disk.
 struct DiskMove {
   BlockId block{};
-  uint64_t record = 0;
-  uint64_t check = 0;  // of the tokens and the prefix the block stands for: part of the record
+  DiskEntry entry;
 };
 
 // Bytes to move for a step, carried out in the order of the members, before the step's rows run.
@@ -206,6 +216,7 @@ struct StepResult {
     bool ok = false;
   };
   std::vector<Fetched> fetched;
+  std::vector<uint64_t> unwritten;  // records whose write failed: they hold nothing
 };
 
 }  // namespace core
