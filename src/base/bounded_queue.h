@@ -58,6 +58,11 @@ class BoundedQueue {
     ready_.notify_all();
   }
 
+  bool is_closed() const {
+    std::lock_guard lock(mutex_);
+    return closed_;
+  }
+
   size_t size() const {
     std::lock_guard lock(mutex_);
     return size_;
