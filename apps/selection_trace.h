@@ -1,0 +1,60 @@
+// Recorded selections as a file: which pages each (sequence, position, layer, KV head) attended to.
+//
+// Lines of JSON; docs/trace.md describes them. A trace can be replayed by any model (bench
+// --replay-selections): random weights have no locality of their own.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace apps {
+
+struct TraceHeader {
+  std::string model;  // for people
+  int32_t num_layers = 0, num_kv_heads = 0;
+  int32_t page_tokens = 0;
+  int32_t budget_tokens = 0;
+};
+
+// The selections of one layer of one row, one list of rising pages a KV head; a head without a
+// selection (a streaming one, a dense layer) has an empty list.
+struct TraceRow {
+  uint64_t sequence = 0;
+  int32_t position = 0, layer = 0;
+  std::vector<std::vector<int32_t>> pages;  // (Hk)
+};
+
+std::string format_trace_header(const TraceHeader& header);
+std::string format_trace_row(const TraceRow& row);
+
+// A trace in memory, found by sequence, position and layer.
+class SelectionTrace {
+ public:
+  // `path` names it in errors. Errors: kInvalidArgument naming line and what is wrong; kTooLarge.
+  static base::Result<SelectionTrace> parse(const std::string& path, const std::string& text);
+
+  const TraceHeader& header() const { return header_; }
+  int32_t num_sequences() const { return static_cast<int32_t>(sequences_.size()); }
+
+  // The recorded selection that stands for a row of another model: sequences, layers and heads
+  // modulo the trace's, positions modulo the number of rows of that sequence. May be empty.
+  std::span<const int32_t> find(uint64_t sequence, int32_t position, int32_t layer,
+                                int32_t head) const;
+
+ private:
+  using Row = std::vector<std::vector<int32_t>>;  // (L * Hk)
+
+  base::Result<void> add_line(const std::string& path, int64_t number, std::string_view line);
+
+  TraceHeader header_;
+  std::vector<std::vector<Row>> sequences_;  // rows in the order of positions
+  std::map<uint64_t, size_t> index_;         // by sequence, while parsing
+  std::vector<int32_t> last_position_;
+};
+
+}  // namespace apps
