@@ -9,6 +9,7 @@
 #include <climits>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -86,7 +87,7 @@ class World {
   struct Inputs {
     std::vector<float> q, k, v;  // rows of the parts
     std::vector<AttentionSegment> segments;
-    std::vector<std::vector<int32_t>> tables;
+    std::deque<std::vector<int32_t>> tables;  // segments point into them
     AttentionShape limits;
   };
 
@@ -228,7 +229,7 @@ class World {
     std::vector<int32_t> order(static_cast<size_t>(num_frames));
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), random);
-    std::vector<std::vector<int32_t>> tables;
+    std::deque<std::vector<int32_t>> tables;  // segments point into them
     auto next = order.begin();
     for (int32_t length : lengths_) {
       tables.emplace_back(next, next + pages(length));
