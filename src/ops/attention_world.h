@@ -229,7 +229,7 @@ class World {
     std::vector<int32_t> order(static_cast<size_t>(num_frames));
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), random);
-    std::deque<std::vector<int32_t>> tables;  // segments point into them
+    std::vector<std::vector<int32_t>> tables;
     auto next = order.begin();
     for (int32_t length : lengths_) {
       tables.emplace_back(next, next + pages(length));
