@@ -9,7 +9,6 @@
 #include <climits>
 #include <cmath>
 #include <cstring>
-#include <deque>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -87,7 +86,7 @@ class World {
   struct Inputs {
     std::vector<float> q, k, v;  // rows of the parts
     std::vector<AttentionSegment> segments;
-    std::deque<std::vector<int32_t>> tables;  // segments point into them
+    std::vector<std::vector<int32_t>> tables;
     AttentionShape limits;
   };
 

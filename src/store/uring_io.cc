@@ -81,8 +81,8 @@ class UringIo final : public FileIo {
   void reap(std::vector<Done>* done) {
     io_uring_cqe* cqe = nullptr;
     while (::io_uring_peek_cqe(&ring_, &cqe) == 0) {
-      const auto tag = static_cast<uint32_t>(
-          reinterpret_cast<uintptr_t>(::io_uring_cqe_get_data(cqe)));
+      const auto tag =
+          static_cast<uint32_t>(reinterpret_cast<uintptr_t>(::io_uring_cqe_get_data(cqe)));
       const int moved = cqe->res;
       ::io_uring_cqe_seen(&ring_, cqe);
       finish(tag, moved, done);
