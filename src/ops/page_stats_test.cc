@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "device/cpu.h"
+#include "ops/kv_seal.h"
 #include "ops/op_table.h"
 #include "ops/page_score.h"
 #include "ops/reference/bfloat16.h"
@@ -26,6 +27,9 @@ using core::PageStatsKind;
 
 constexpr PageStatsKind kKinds[] = {PageStatsKind::kCuboidMean, PageStatsKind::kMinMax,
                                     PageStatsKind::kMeanStd, PageStatsKind::kMean};
+
+constexpr core::DType kTypes[] = {core::DType::kBF16, core::DType::kF16, core::DType::kF32,
+                                  core::DType::kI8, core::DType::kF8E4M3};
 
 std::vector<device::Isa> versions() {
   std::vector<device::Isa> all = {device::Isa::kAvx2, device::Isa::kAvx512};
@@ -76,6 +80,10 @@ struct Pages {
     const int32_t count = shape.page_tokens * shape.head_dim;
     for (int32_t page = 0; page < num_pages; ++page) {
       std::byte* out = bytes.data() + page * shape.page_bytes();
+      if (shape.is_quantised()) {
+        write_codes(out, kind, random);
+        continue;
+      }
       for (int32_t i = 0; i < count; ++i) write(out, i, draw(kind, random, i % shape.head_dim));
     }
   }
@@ -85,6 +93,24 @@ struct Pages {
   }
 
  private:
+  // Codes with scales of any size, keys as they are read back.
+  void write_codes(std::byte* page, Keys kind, std::mt19937& random) {
+    const int32_t count = shape.page_tokens * shape.head_dim;
+    for (int32_t i = 0; i < count; ++i) {
+      const auto code = static_cast<uint8_t>(random());
+      page[i] = std::byte{(code & 0x7f) == 0x7f ? uint8_t{0} : code};  // not the NaN of fp8
+    }
+    for (int32_t c = 0; c < shape.head_dim; ++c) {
+      const float scale = std::fabs(draw(kind, random, c)) / 448.0f;
+      std::memcpy(page + 2 * count + c * 4, &scale, 4);
+    }
+    keys.resize(keys.size() + static_cast<size_t>(count));
+    for (int32_t token = 0; token < shape.page_tokens; ++token) {
+      reference::read_kv_row(shape, page, false, token,
+                             keys.data() + std::ssize(keys) - count + token * shape.head_dim);
+    }
+  }
+
   void write(std::byte* page, int32_t i, float x) {
     if (shape.type == core::DType::kF32) {
       std::memcpy(page + int64_t{i} * 4, &x, 4);
@@ -137,7 +163,7 @@ std::vector<core::PageShape> shapes(core::DType type) {
 }
 
 TEST_F(PageStats, EveryVersionWritesTheDefinitionsBits) {
-  for (core::DType type : {core::DType::kBF16, core::DType::kF16, core::DType::kF32}) {
+  for (core::DType type : kTypes) {
     for (const core::PageShape& shape : shapes(type)) {
       for (Keys keys : kAllKeys) {
         const Pages pages(shape, keys, 5, 7);
@@ -193,7 +219,7 @@ TEST_F(PageStats, TheDefinitionIsCentreAndHalfWidth) {
 // No key of a page lies outside centre +- half-width, as they are stored, and no half-width is more
 // than a step of BF16 beyond what the farthest key needs.
 TEST_F(PageStats, MinMaxBoundsEveryKeyAndIsTight) {
-  for (core::DType type : {core::DType::kBF16, core::DType::kF16, core::DType::kF32}) {
+  for (core::DType type : kTypes) {
     for (const core::PageShape& shape : shapes(type)) {
       for (Keys keys : kAllKeys) {
         if (keys == Keys::kSpecial) continue;
@@ -227,7 +253,7 @@ TEST_F(PageStats, MinMaxBoundsEveryKeyAndIsTight) {
 // The property that selection builds on: a page's score is at least the largest q . k in it.
 TEST_F(PageStats, AMinMaxScoreIsNeverBelowThePagesBestKey) {
   std::mt19937 random(11);
-  for (core::DType type : {core::DType::kBF16, core::DType::kF16, core::DType::kF32}) {
+  for (core::DType type : kTypes) {
     for (const core::PageShape& shape : shapes(type)) {
       for (Keys keys : kAllKeys) {
         const Pages pages(shape, keys, 4, 5);

@@ -18,6 +18,7 @@ inline constexpr int kPageTokensMax = 64;
 // One logical page of one KV head.
 struct LogicalPage {
   const std::byte* keys = nullptr;  // (tokens, D)
+  const float* scales = nullptr;    // (D), of quantised keys
   int32_t tokens = 0;               // a power of two, at most kPageTokensMax
   int32_t head_dim = 0;             // D: a multiple of 16
   uint16_t* stats = nullptr;        // (2, D) BF16: centre, half-width
@@ -43,7 +44,7 @@ struct PageStatsKernels {
 };
 
 struct PageKernels {
-  PageStatsKernels bf16, f16, f32;
+  PageStatsKernels bf16, f16, f32, i8, f8;
   PageScoreKernel score;
 };
 

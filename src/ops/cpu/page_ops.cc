@@ -22,6 +22,10 @@ const cpu::PageStatsKernels& kernels_of(const PageKernels& kernels, core::DType 
       return kernels.bf16;
     case core::DType::kF16:
       return kernels.f16;
+    case core::DType::kI8:
+      return kernels.i8;
+    case core::DType::kF8E4M3:
+      return kernels.f8;
     default:
       CHECK(type == core::DType::kF32, "{} is no KV type", core::info(type).name);
       return kernels.f32;
@@ -52,10 +56,13 @@ void run_stats(const PageKernels& kernels, device::Stream& stream, const PageSta
         shape.logical_page_tokens);
   const cpu::PageStatsKernel kernel = kernel_of(kernels_of(kernels, shape.type), args.kind);
   const int64_t key_bytes = shape.logical_page_tokens * core::row_bytes(shape.type, shape.head_dim);
+  // Scales stand behind K and V: K's are the first.
+  const int64_t scales_at = 2 * shape.page_tokens * core::row_bytes(shape.type, shape.head_dim);
   stream.pool().parallel_for(std::ssize(args.items), [&](int64_t i, int) {
     const PageStatsItem& item = args.items[static_cast<size_t>(i)];
     for (int32_t logical = 0; logical < shape.logical_pages(); ++logical) {
       kernel({.keys = item.page + logical * key_bytes,
+              .scales = reinterpret_cast<const float*>(item.page + scales_at),
               .tokens = shape.logical_page_tokens,
               .head_dim = shape.head_dim,
               .stats =

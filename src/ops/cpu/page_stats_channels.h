@@ -10,8 +10,8 @@
 namespace ops::cpu {
 namespace {
 
-// Vectors: kLanes floats (F), integers (I), unsigned integers (U) and 16-bit ones (H), the square
-// root of F, and F from kLanes halves.
+// Vectors: kLanes floats (F), integers (I), unsigned integers (U), 16-bit ones (H) and bytes (B),
+// the square root of F, and F from kLanes halves.
 template <class Vectors>
 struct ChannelStats {
   static constexpr int kLanes = Vectors::kLanes;
@@ -19,10 +19,12 @@ struct ChannelStats {
   using I = typename Vectors::I;
   using U = typename Vectors::U;
   using H = typename Vectors::H;
+  using B = typename Vectors::B;
 
-  // How keys are read: bytes of one, and a vector of them.
+  // How keys are read: bytes of one, a vector of them, and whether channels have scales.
   struct F32 {
     static constexpr int kBytes = 4;
+    static constexpr bool kScaled = false;
     static F load(const std::byte* keys) {
       F x;
       __builtin_memcpy(&x, keys, sizeof(x));
@@ -31,6 +33,7 @@ struct ChannelStats {
   };
   struct Bf16 {
     static constexpr int kBytes = 2;
+    static constexpr bool kScaled = false;
     static F load(const std::byte* keys) {
       H bits;
       __builtin_memcpy(&bits, keys, sizeof(bits));
@@ -39,7 +42,27 @@ struct ChannelStats {
   };
   struct F16 {
     static constexpr int kBytes = 2;
+    static constexpr bool kScaled = false;
     static F load(const std::byte* keys) { return Vectors::load_halves(keys); }
+  };
+  struct I8 {
+    static constexpr int kBytes = 1;
+    static constexpr bool kScaled = true;
+    static F load(const std::byte* keys) {
+      const I codes = __builtin_convertvector(load_bytes(keys), I);
+      return __builtin_convertvector((codes ^ 0x80) - 0x80, F);  // the sign of a byte
+    }
+  };
+  // Sign, 4 bits of exponent with bias 7, 3 bits. The code of NaN is never written (ops/kv_seal.h).
+  struct F8E4M3 {
+    static constexpr int kBytes = 1;
+    static constexpr bool kScaled = true;
+    static F load(const std::byte* keys) {
+      const U codes = __builtin_convertvector(load_bytes(keys), U);
+      // Exponent and bits where a float has them, and 2^120 for the difference of the biases.
+      const F magnitude = from_bits((codes & 0x7fu) << 20) * 0x1p120f;
+      return from_bits(bits_of(magnitude) | (codes & 0x80u) << 24);
+    }
   };
 
   template <class Keys>
@@ -51,6 +74,11 @@ struct ChannelStats {
   }
 
  private:
+  static B load_bytes(const std::byte* keys) {
+    B bytes;
+    __builtin_memcpy(&bytes, keys, sizeof(bytes));
+    return bytes;
+  }
   // core::PageStatsKind, whose header is not a plain one.
   enum class Kind { kCuboidMean, kMinMax, kMeanStd, kMean };
 
@@ -99,10 +127,16 @@ struct ChannelStats {
   template <class Keys>
   static Extremes read(const LogicalPage& page, int32_t channel, F* keys) {
     const std::byte* at = page.keys + int64_t{channel} * Keys::kBytes;
-    keys[0] = Keys::load(at);
+    F scale = {};
+    if constexpr (Keys::kScaled) __builtin_memcpy(&scale, page.scales + channel, sizeof(scale));
+    const auto load = [&](int32_t i) {
+      const F key = Keys::load(at + int64_t{i} * page.head_dim * Keys::kBytes);
+      return Keys::kScaled ? from_bits(round(key * scale) << 16) : key;
+    };
+    keys[0] = load(0);
     Extremes out = {keys[0], keys[0], F{} + keys[0], keys[0] != keys[0]};
     for (int32_t i = 1; i < page.tokens; ++i) {
-      const F key = keys[i] = Keys::load(at + int64_t{i} * page.head_dim * Keys::kBytes);
+      const F key = keys[i] = load(i);
       out.max = key > out.max ? key : out.max;
       out.min = key < out.min ? key : out.min;
       out.sum = out.sum + key;

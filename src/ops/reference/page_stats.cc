@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "base/check.h"
+#include "ops/kv_seal.h"
 #include "ops/reference/bfloat16.h"
 #include "ops/reference/dequantize.h"
 
@@ -68,32 +68,24 @@ Pair channel_stats(core::PageStatsKind kind, const std::vector<float>& keys) {
   return kNan;
 }
 
-float key_of(const core::PageShape& shape, const std::byte* page, int32_t token, int32_t channel) {
-  const int64_t at = int64_t{token} * shape.head_dim + channel;
-  if (shape.type == core::DType::kF32) {
-    float x;
-    std::memcpy(&x, page + at * 4, sizeof(x));
-    return x;
-  }
-  CHECK(shape.type == core::DType::kBF16 || shape.type == core::DType::kF16, "{} pages",
-        core::info(shape.type).name);
-  uint16_t bits;
-  std::memcpy(&bits, page + at * 2, sizeof(bits));
-  return shape.type == core::DType::kF16 ? half_to_float(bits) : bfloat16_to_float(bits);
-}
-
 }  // namespace
 
 void page_stats(device::Stream&, const PageStatsArgs& args) {
   const core::PageShape& shape = args.page;
   std::vector<float> keys(static_cast<size_t>(shape.logical_page_tokens));
+  std::vector<float> rows(static_cast<size_t>(shape.page_tokens * shape.head_dim));
   for (const PageStatsItem& item : args.items) {
+    for (int32_t token = 0; token < shape.page_tokens; ++token) {
+      read_kv_row(shape, item.page, /*v=*/false, token,
+                  rows.data() + int64_t{token} * shape.head_dim);
+    }
     auto* out = reinterpret_cast<uint16_t*>(item.stats);
     for (int32_t logical = 0; logical < shape.logical_pages(); ++logical) {
       for (int32_t channel = 0; channel < shape.head_dim; ++channel) {
         for (int32_t i = 0; i < shape.logical_page_tokens; ++i) {
+          const int32_t token = logical * shape.logical_page_tokens + i;
           keys[static_cast<size_t>(i)] =
-              key_of(shape, item.page, logical * shape.logical_page_tokens + i, channel);
+              rows[static_cast<size_t>(token * shape.head_dim + channel)];
         }
         const Pair pair = channel_stats(args.kind, keys);
         out[channel] = pair.centre;

@@ -16,6 +16,7 @@ struct Vectors {
   typedef int32_t I __attribute__((vector_size(32)));
   typedef uint32_t U __attribute__((vector_size(32)));
   typedef uint16_t H __attribute__((vector_size(16)));
+  typedef uint8_t B __attribute__((vector_size(8)));
 
   static F sqrt(F x) { return _mm256_sqrt_ps(x); }
   static F load_halves(const std::byte* x) {
@@ -74,6 +75,8 @@ using Stats = ChannelStats<Vectors>;
 const PageKernels kPageAvx2 = {.bf16 = Stats::kernels<Stats::Bf16>(),
                                .f16 = Stats::kernels<Stats::F16>(),
                                .f32 = Stats::kernels<Stats::F32>(),
+                               .i8 = Stats::kernels<Stats::I8>(),
+                               .f8 = Stats::kernels<Stats::F8E4M3>(),
                                .score = ScoreTile<Avx2>::run};
 
 }  // namespace ops::cpu

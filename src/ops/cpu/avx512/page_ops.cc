@@ -16,6 +16,7 @@ struct Vectors {
   typedef int32_t I __attribute__((vector_size(64)));
   typedef uint32_t U __attribute__((vector_size(64)));
   typedef uint16_t H __attribute__((vector_size(32)));
+  typedef uint8_t B __attribute__((vector_size(16)));
 
   static F sqrt(F x) { return _mm512_sqrt_ps(x); }
   static F load_halves(const std::byte* x) {
@@ -73,6 +74,8 @@ using Stats = ChannelStats<Vectors>;
 const PageKernels kPageAvx512 = {.bf16 = Stats::kernels<Stats::Bf16>(),
                                  .f16 = Stats::kernels<Stats::F16>(),
                                  .f32 = Stats::kernels<Stats::F32>(),
+                                 .i8 = Stats::kernels<Stats::I8>(),
+                                 .f8 = Stats::kernels<Stats::F8E4M3>(),
                                  .score = ScoreTile<Avx512>::run};
 
 }  // namespace ops::cpu
