@@ -13,6 +13,7 @@
 #include "apps/heads_file.h"
 #include "base/log.h"
 #include "base/sizes.h"
+#include "engine/memory_plan.h"
 #include "engine/options.h"
 #include "engine/serving_engine.h"
 #include "exec/cpu_executor.h"
@@ -148,8 +149,7 @@ model::ModelLimits model_limits(const engine::EngineOptions& e, int32_t context_
 }
 
 base::Result<engine::ResolvedSizes> resolve_sizes(const engine::EngineOptions& e,
-                                                  const House& house, const ops::OpTable& ops,
-                                                  const exec::CpuExecutorOptions& executor) {
+                                                  const House& house, const ops::OpTable& ops) {
   const core::ModelConfig& c = house.files->config;
   const int32_t context = std::min(e.max_model_len.value_or(c.context_max), c.context_max);
   const int threads = house.pool->num_threads();
@@ -158,7 +158,7 @@ base::Result<engine::ResolvedSizes> resolve_sizes(const engine::EngineOptions& e
   memory.weights_bytes = house.files->weight_bytes;
   memory.workspace_bytes = model::model_workspace_bytes(c, model_limits(e, context), ops, threads);
   memory.num_threads = threads;
-  memory.staging_bytes = exec::CpuExecutor::staging_bytes(c, executor, threads);
+  memory.staging_bytes = exec::CpuExecutor::staging_bytes(c, e.max_num_batched_tokens, threads);
   return engine::resolve(e, c, memory);
 }
 
@@ -166,18 +166,9 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes, 
   const core::ModelConfig& c = house->files->config;
   const ops::OpTable& ops = ops::op_table(house->isa);
   ASSIGN_OR_RETURN(engine::EngineOptions e, engine_options(options, *house));
-  exec::CpuExecutorOptions executor{
-      .rows_max = e.max_num_batched_tokens, .segments_max = e.max_num_batched_tokens, .eos = c.eos};
-  executor.eos.insert(executor.eos.end(), e.eog_tokens.begin(), e.eog_tokens.end());
-  ASSIGN_OR_RETURN(engine::ResolvedSizes sizes, resolve_sizes(e, *house, ops, executor));
+  ASSIGN_OR_RETURN(engine::ResolvedSizes sizes, resolve_sizes(e, *house, ops));
   house->sizes = sizes;
   if (print_sizes) fmt::print(stderr, "{}", engine::format_table(sizes));
-  ASSIGN_OR_RETURN(store::KvPool kv, store::KvPool::create({.num_layers = c.num_layers,
-                                                            .num_kv_heads = c.num_kv_heads,
-                                                            .head_dim = c.head_dim,
-                                                            .page_tokens = sizes.page_tokens,
-                                                            .type = sizes.kv_type,
-                                                            .num_blocks = sizes.num_blocks}));
   const int64_t begin_us = now_us();
   ASSIGN_OR_RETURN(
       house->model,
@@ -191,8 +182,13 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes, 
   LOG_INFO("{}: {} packed for {} in {:.2f} s, {} threads", house->model_type,
            base::format_bytes(house->model->weight_bytes()), device::isa_name(house->isa),
            static_cast<double>(now_us() - begin_us) * 1e-6, house->pool->num_threads());
-  ASSIGN_OR_RETURN(house->executor, exec::CpuExecutor::create(*house->stream, ops, *house->model, c,
-                                                              std::move(kv), executor));
+  exec::CpuExecutorOptions executor{
+      .kv = engine::kv_options(e, c, sizes, house->pool->num_threads()),
+      .num_blocks = sizes.num_blocks,
+      .eos = c.eos};
+  executor.eos.insert(executor.eos.end(), e.eog_tokens.begin(), e.eog_tokens.end());
+  ASSIGN_OR_RETURN(house->executor,
+                   exec::CpuExecutor::create(*house->stream, ops, *house->model, c, executor));
   auto engine = std::make_unique<engine::ServingEngine>(e, sizes, c, *house->executor,
                                                         fingerprint(*house), engine::monotonic_us);
   engine->start();

@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "engine/request_check.h"
 
 namespace engine {
 namespace {
@@ -39,12 +38,46 @@ kv::LedgerOptions ledger_options(const EngineOptions& options, const ResolvedSiz
                                      sizes.page_tokens, describe_heads(options.heads))};
 }
 
+sched::TierSizes tier_sizes(const EngineOptions& options, const ResolvedSizes& sizes,
+                            const core::ModelConfig& model) {
+  if (sizes.num_frames == 0) return {};
+  const auto columns =
+      core::KvColumns::retrieval(model.num_layers, model.num_kv_heads, options.heads);
+  return {.num_frames = sizes.num_frames,
+          .num_columns = columns.num_columns(),
+          .layer_columns_max = columns.layer_columns_max(),
+          .activation_pages = sizes.activation_pages,
+          .admission = options.tiers.admission,
+          .prefill = options.tiers.prefill};
+}
+
+// Streaming heads that keep rings have one for each sequence that runs.
+int32_t num_slots(const ResolvedSizes& sizes) {
+  return sizes.num_rings > 0 ? std::min(sizes.max_num_seqs, sizes.num_rings) : sizes.max_num_seqs;
+}
+
 sched::SchedulerOptions scheduler_options(const EngineOptions& options, const ResolvedSizes& sizes,
                                           const core::ModelConfig& model) {
-  return {.max_num_seqs = sizes.max_num_seqs,
+  return {.max_num_seqs = num_slots(sizes),
           .max_num_batched_tokens = sizes.max_num_batched_tokens,
           .num_layers = model.num_layers,
-          .deterministic = options.deterministic};
+          .deterministic = options.deterministic,
+          // A quantised page cannot be written on.
+          .copies_heads =
+              options.kv_type != core::DType::kI8 && options.kv_type != core::DType::kF8E4M3,
+          .chunk_tokens = options.tiers.chunk_tokens,
+          .max_inject_tokens = options.tiers.max_inject_tokens,
+          .tier = tier_sizes(options, sizes, model)};
+}
+
+RequestLimits request_limits(const EngineOptions& options, const ResolvedSizes& sizes,
+                             const core::ModelConfig& model) {
+  return {.vocab_size = model.vocab_size,
+          .page_tokens = sizes.page_tokens,
+          .context_max = sizes.context_max,
+          .prompt_max = sched::prompt_tokens_max(tier_sizes(options, sizes, model),
+                                                 sizes.page_tokens, sizes.context_max),
+          .budget_max = options.sparse.budget_tokens};
 }
 
 std::vector<core::TokenId> all_eos(const EngineOptions& options, const core::ModelConfig& model) {
@@ -73,7 +106,7 @@ ServingEngine::ServingEngine(const EngineOptions& options, const ResolvedSizes& 
                              const core::ModelConfig& model, exec::Executor& executor,
                              const std::string& fingerprint, Clock clock)
     : sizes_(sizes),
-      vocab_size_(model.vocab_size),
+      limits_(request_limits(options, sizes, model)),
       prefix_cache_(options.prefix_cache),
       eos_(all_eos(options, model)),
       executor_(executor),
@@ -90,6 +123,7 @@ ServingEngine::ServingEngine(const EngineOptions& options, const ResolvedSizes& 
   mail_.arrivals.reserve(waiting);
   plan_.segments.reserve(seqs);
   transfers_.copies.reserve(seqs);
+  transfers_.cuts.reserve(2 * seqs);
   result_.segments.reserve(seqs);
   refresh_snapshot();
 }
@@ -125,7 +159,11 @@ void ServingEngine::loop() {
 base::Result<void> ServingEngine::submit(core::Request request,
                                          std::shared_ptr<EventStream> events) {
   CHECK(events != nullptr);
-  RETURN_IF_ERROR(check_request(request, vocab_size_, sizes_.context_max));
+  // The preset's attention unless the request has its own.
+  if (request.policy.kind == core::AttentionPolicy::Kind::kDense && limits_.budget_max > 0) {
+    request.policy = {core::AttentionPolicy::Kind::kSparse, limits_.budget_max};
+  }
+  RETURN_IF_ERROR(check_request(request, limits_));
   events->reserve();
   auto sequence = std::make_unique<LiveSequence>();
   sequence->tokens = std::move(request.prompt);
@@ -163,7 +201,7 @@ void ServingEngine::reset_prefix_cache() {
     mailbox_.request_reset();
     mailbox_.wait_for_reset();
   } else {
-    ledger_.drop_cached();
+    scheduler_.drop_cached();
     refresh_snapshot();
   }
 }
@@ -207,7 +245,7 @@ void ServingEngine::receive() {
     for (const auto& sequence : live_) abort(sequence.get());
   }
   if (mail_.reset_prefix_cache) {
-    ledger_.drop_cached();
+    scheduler_.drop_cached();
     mailbox_.reset_done();
   }
 }
@@ -235,7 +273,7 @@ void ServingEngine::run() {
   step_failed_ = false;
   if (plan_.segments.empty()) return;
   ++counters_.steps;
-  result_.step = plan_.step;
+  reset_result();
   if (const auto ran = executor_.run(plan_, transfers_, &result_); !ran.ok()) {
     step_failed_ = true;
     LOG_ERROR("step {} with {} sequences failed: {}", plan_.step, plan_.segments.size(),
@@ -247,19 +285,83 @@ void ServingEngine::run() {
         result_.segments.size(), plan_.segments.size());
 }
 
+// What an executor only writes when there is something to say.
+void ServingEngine::reset_result() {
+  result_.step = plan_.step;
+  result_.kv = {};
+  result_.lost.clear();
+  result_.fetched.clear();
+  for (core::SegmentResult& segment : result_.segments) {
+    segment.error.clear();
+    segment.working_set_frames = 0;
+  }
+}
+
 void ServingEngine::commit() {
   const int64_t now_us = clock_();
-  size_t i = 0;
-  for (Outcome& outcome : outcomes_) {
-    if (outcome.segment == nullptr) continue;
-    if (step_failed_) {
-      end(outcome, FinishReason::kError);
-      continue;
+  if (step_failed_) {
+    fail_step();
+  } else if (!plan_.segments.empty()) {
+    counters_.kv.add(result_.kv);
+    counters_.working_set_frames = 0;
+    mark_holders_of_lost();
+    size_t i = 0;
+    for (Outcome& outcome : outcomes_) {
+      if (outcome.segment == nullptr) continue;
+      core::SegmentResult& result = result_.segments[i++];
+      counters_.working_set_frames += result.working_set_frames;
+      if (outcome.sequence->holds_lost || !result.error.empty()) {
+        fail(outcome, result.error);
+        continue;
+      }
+      outcome.result = &result;
+      commit_outcome(outcome, now_us);
     }
-    outcome.result = &result_.segments[i++];
-    commit_outcome(outcome, now_us);
+    drop_lost();
   }
   refresh_snapshot();
+}
+
+// The planned sequences fail, and those whose frames the step was to cut: what the device still has
+// of them is not known.
+void ServingEngine::fail_step() {
+  scheduler_.step_failed(transfers_);
+  for (Outcome& outcome : outcomes_) {
+    if (outcome.segment != nullptr) end(outcome, FinishReason::kError);
+  }
+  for (const auto& sequence : live_) {
+    if (sequence->ended || !sched::Scheduler::is_cut(*sequence, transfers_)) continue;
+    outcomes_.push_back({.sequence = sequence.get()});
+    end(outcomes_.back(), FinishReason::kError);
+  }
+}
+
+void ServingEngine::fail(Outcome& outcome, const std::string& what) {
+  ++counters_.transfers_failed;
+  LOG_ERROR("a transfer of request {} failed: {}", core::number(outcome.sequence->request.id),
+            what.empty() ? "its pages did not reach their homes" : what);
+  end(outcome, FinishReason::kError);
+}
+
+void ServingEngine::mark_holders_of_lost() {
+  for (const core::BlockId block : result_.lost) {
+    for (const auto& sequence : live_) {
+      const auto& held = sequence->kv.blocks;
+      sequence->holds_lost |= std::ranges::find(held, block) != held.end();
+    }
+  }
+}
+
+// Who holds a block holds all that it stands on, so once the holders of the lost ones are gone
+// nobody holds what stands on those.
+void ServingEngine::drop_lost() {
+  if (result_.lost.empty()) return;
+  for (const auto& sequence : live_) {
+    if (!sequence->holds_lost || sequence->ended) continue;
+    outcomes_.push_back({.sequence = sequence.get()});
+    fail(outcomes_.back(), {});
+  }
+  for (const core::BlockId block : result_.lost) scheduler_.drop(block);
 }
 
 void ServingEngine::commit_outcome(Outcome& outcome, int64_t now_us) {
@@ -271,10 +373,10 @@ void ServingEngine::commit_outcome(Outcome& outcome, int64_t now_us) {
     counters_.prompt_tokens += s.prompt_len;
     counters_.prompt_tokens_cached += s.cached_tokens;
   }
-  scheduler_.commit(&s);
+  scheduler_.commit(&s, result.working_set_frames);
   if (result.sampled) {
-    CHECK(result.token >= 0 && result.token < vocab_size_, "token {} of {}", result.token,
-          vocab_size_);
+    CHECK(result.token >= 0 && result.token < limits_.vocab_size, "token {} of {}", result.token,
+          limits_.vocab_size);
     CHECK(s.tokens.size() < s.tokens.capacity(), "the tokens would move");
     s.tokens.push_back(result.token);
     if (s.times.first_token_us == 0) s.times.first_token_us = now_us;
@@ -313,7 +415,11 @@ void ServingEngine::end(Outcome& outcome, FinishReason reason) {
   outcome.reason = reason;
   s.ended = true;
   s.times.finished_us = clock_();
-  scheduler_.remove(&s);
+  if (reason == FinishReason::kError) {
+    scheduler_.remove_failed(&s, transfers_);
+  } else {
+    scheduler_.remove(&s);
+  }
   switch (reason) {
     case FinishReason::kStop:
       ++counters_.requests_finished_stop;
@@ -395,6 +501,10 @@ void ServingEngine::refresh_snapshot() {
   counters_.prefix_cache_queries = scheduled.prefix_tokens_queried;
   counters_.prefix_cache_hits = scheduled.prefix_tokens_found;
   counters_.preemptions = scheduled.preemptions;
+  counters_.put_back = scheduled.put_back;
+  counters_.frames_total = scheduler_.frames().num_total();
+  counters_.frames_free = scheduler_.frames().num_free();
+  counters_.frames_shared = scheduler_.frames().num_shared();
   counters_.engine_heartbeat_us = clock_();
   std::lock_guard lock(snapshot_mutex_);
   snapshot_ = counters_;

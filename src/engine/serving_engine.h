@@ -20,6 +20,7 @@
 #include "engine/live_sequence.h"
 #include "engine/mailbox.h"
 #include "engine/options.h"
+#include "engine/request_check.h"
 #include "exec/executor.h"
 #include "kv/block_ledger.h"
 #include "sched/scheduler.h"
@@ -68,7 +69,7 @@ class ServingEngine final : public Engine {
   struct Outcome {
     LiveSequence* sequence = nullptr;
     const core::Segment* segment = nullptr;  // nothing: the sequence was aborted before the step
-    core::SegmentResult* result = nullptr;   // nothing: the step failed
+    core::SegmentResult* result = nullptr;   // nothing: the step or one of its transfers failed
     bool first_step = false;
     std::optional<core::FinishReason> reason;
     std::optional<core::TokenId> stop_token;
@@ -80,7 +81,12 @@ class ServingEngine final : public Engine {
   void abort(LiveSequence* sequence);
   void plan();
   void run();
+  void reset_result();
   void commit();
+  void fail_step();
+  void fail(Outcome& outcome, const std::string& what);
+  void mark_holders_of_lost();
+  void drop_lost();
   void commit_outcome(Outcome& outcome, int64_t now_us);
   void check_finished(Outcome& outcome) const;
   void end(Outcome& outcome, core::FinishReason reason);
@@ -89,7 +95,7 @@ class ServingEngine final : public Engine {
   void refresh_snapshot();
 
   const ResolvedSizes sizes_;
-  const int32_t vocab_size_;
+  const RequestLimits limits_;
   const bool prefix_cache_;
   std::vector<core::TokenId> eos_;  // sorted
   exec::Executor& executor_;

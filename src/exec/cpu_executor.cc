@@ -23,76 +23,63 @@ constexpr size_t kStopIdsReserved = 64;
 
 }  // namespace
 
-int64_t CpuExecutor::staging_bytes(const core::ModelConfig& config,
-                                   const CpuExecutorOptions& options, int32_t num_threads) {
+int64_t CpuExecutor::staging_bytes(const core::ModelConfig& config, int32_t rows_max,
+                                   int32_t num_threads) {
   return logits_bytes(config) +
          num_threads * align(ops::sample_workspace_bytes(config.vocab_size)) +
-         options.rows_max * int64_t{sizeof(LogitsRow) + 3 * sizeof(int32_t)} +
-         options.segments_max * int64_t{sizeof(ops::AttentionSegment)};
+         rows_max * int64_t{sizeof(LogitsRow) + sizeof(core::TokenId) + 2 * sizeof(int32_t)};
 }
 
-base::Result<std::unique_ptr<CpuExecutor>> CpuExecutor::create(
-    device::Stream& stream, const ops::OpTable& ops, model::Model& model,
-    const core::ModelConfig& config, store::KvPool kv, const CpuExecutorOptions& options) {
-  std::unique_ptr<CpuExecutor> made(
-      new CpuExecutor(stream, ops, model, config, std::move(kv), options));
-  const int num_threads = stream.pool().num_threads();
-  made->sample_workspace_bytes_ = align(ops::sample_workspace_bytes(config.vocab_size));
-  ASSIGN_OR_RETURN(made->logits_, device::Buffer::allocate(logits_bytes(config), "logits"));
-  ASSIGN_OR_RETURN(
-      made->sample_workspace_,
-      device::Buffer::allocate(num_threads * made->sample_workspace_bytes_, "sampling workspace"));
+base::Result<std::unique_ptr<CpuExecutor>> CpuExecutor::create(device::Stream& stream,
+                                                               const ops::OpTable& ops,
+                                                               model::Model& model,
+                                                               const core::ModelConfig& config,
+                                                               const CpuExecutorOptions& options) {
+  ASSIGN_OR_RETURN(DeviceKv kv,
+                   DeviceKv::create(options.kv, options.num_blocks, options.num_blocks));
+  std::unique_ptr<CpuExecutor> made(new CpuExecutor(stream, model, config, options, std::move(kv)));
+  RETURN_IF_ERROR(made->allocate(ops));
   return made;
 }
 
-CpuExecutor::CpuExecutor(device::Stream& stream, const ops::OpTable& ops, model::Model& model,
-                         const core::ModelConfig& config, store::KvPool kv,
-                         const CpuExecutorOptions& options)
-    : stream_(stream),
-      model_(model),
-      config_(config),
-      options_(options),
-      kv_(std::move(kv)),
-      attention_(stream, ops, config.num_q_heads) {
-  const store::KvPoolShape& shape = kv_.shape();
-  for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
-    for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
-      heads_.push_back({.base = kv_.column(layer, head)});
-    }
-  }
-  const size_t num_heads = static_cast<size_t>(shape.num_kv_heads);
-  for (size_t layer = 0; layer < static_cast<size_t>(config_.num_layers); ++layer) {
-    layers_.push_back({.page = {.type = shape.type,
-                                .page_tokens = shape.page_tokens,
-                                .logical_page_tokens = shape.page_tokens,
-                                .head_dim = shape.head_dim},
-                       .heads = std::span(heads_).subspan(layer * num_heads, num_heads)});
-  }
-  const size_t rows = static_cast<size_t>(options_.rows_max);
+CpuExecutor::CpuExecutor(device::Stream& stream, model::Model& model,
+                         const core::ModelConfig& config, const CpuExecutorOptions& options,
+                         DeviceKv kv)
+    : stream_(stream), model_(model), config_(config), options_(options), kv_(std::move(kv)) {
+  const auto rows = static_cast<size_t>(options_.kv.rows_max);
   tokens_.reserve(rows);
   positions_.reserve(rows);
-  segments_.reserve(static_cast<size_t>(options_.segments_max));
-  frames_.reserve(static_cast<size_t>(shape.num_blocks));
   logits_rows_.reserve(rows);
   row_indices_.reserve(kLogitsRows);
   stop_ids_.resize(static_cast<size_t>(stream_.pool().num_threads()));
   for (auto& ids : stop_ids_) ids.reserve(options_.eos.size() + kStopIdsReserved);
 }
 
+base::Result<void> CpuExecutor::allocate(const ops::OpTable& ops) {
+  ASSIGN_OR_RETURN(attention_,
+                   SparseAttention::create(stream_, ops, options_.kv, config_.num_q_heads, kv_));
+  sample_workspace_bytes_ = align(ops::sample_workspace_bytes(config_.vocab_size));
+  ASSIGN_OR_RETURN(logits_, device::Buffer::allocate(logits_bytes(config_), "logits"));
+  ASSIGN_OR_RETURN(sample_workspace_,
+                   device::Buffer::allocate(stream_.pool().num_threads() * sample_workspace_bytes_,
+                                            "sampling workspace"));
+  return {};
+}
+
 base::Result<void> CpuExecutor::run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                                     core::StepResult* result) {
   const auto begin = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(check(plan));
-  for (const core::BlockCopy& copy : transfers.copies)
-    kv_.copy_tokens(copy.from, copy.to, copy.num_tokens);
+  for (const core::BlockCopy& copy : transfers.copies) kv_.copy_tokens(copy);
   gather_inputs(plan);
-  attention_.set_step(segments_, layers_);
+  attention_->begin_step(plan);
   model_.forward({.tokens = tokens_,
                   .positions = positions_,
-                  .attention = &attention_,
+                  .attention = attention_.get(),
                   .layer_begin = 0,
                   .layer_end = config_.num_layers});
   prepare_result(plan, result);
+  attention_->end_step(result);
   finish_rows(plan, result);
   result->run_us = std::chrono::duration_cast<std::chrono::microseconds>(
                        std::chrono::steady_clock::now() - begin)
@@ -101,17 +88,24 @@ base::Result<void> CpuExecutor::run(const core::StepPlan& plan, const core::Tran
 }
 
 base::Result<void> CpuExecutor::check(const core::StepPlan& plan) const {
-  CHECK(plan.num_rows <= options_.rows_max, "{} rows in a step of {} at most", plan.num_rows,
-        options_.rows_max);
-  CHECK(plan.segments.size() <= static_cast<size_t>(options_.segments_max), "{} segments",
+  const KvOptions& kv = options_.kv;
+  CHECK(plan.num_rows <= kv.rows_max, "{} rows in a step of {} at most", plan.num_rows,
+        kv.rows_max);
+  CHECK(plan.segments.size() <= static_cast<size_t>(kv.max_num_seqs), "{} segments",
         plan.segments.size());
   for (const core::Segment& s : plan.segments) {
     CHECK(s.token_begin < s.token_end && s.token_end <= static_cast<int32_t>(s.tokens.size()));
-    CHECK(int64_t{s.token_end} <= static_cast<int64_t>(s.blocks.size()) * kv_.shape().page_tokens);
-    if (s.policy.kind != core::AttentionPolicy::Kind::kDense || s.layer_begin != 0 ||
-        s.layer_end != config_.num_layers) {
-      return base::error(base::Code::kInternal,
-                         "the CPU back end runs dense steps over all layers only");
+    CHECK(int64_t{s.token_end} <= static_cast<int64_t>(s.blocks.size()) * kv.page.page_tokens);
+    CHECK(s.slot >= 0 && s.slot < kv.max_num_seqs && s.token_end <= kv.context_max,
+          "slot {} at {} tokens", s.slot, s.token_end);
+    if (s.layer_begin != 0 || s.layer_end != config_.num_layers) {
+      return base::error(base::Code::kInternal, "the CPU back end runs steps over all layers only");
+    }
+    if (s.policy.kind == core::AttentionPolicy::Kind::kSparse &&
+        (s.policy.budget_tokens < 2 * kv.page.page_tokens ||
+         s.policy.budget_tokens > kv.sparse.budget_tokens)) {
+      return base::error(base::Code::kInternal, "a budget of {} tokens where {} are the most",
+                         s.policy.budget_tokens, kv.sparse.budget_tokens);
     }
   }
   return {};
@@ -120,17 +114,9 @@ base::Result<void> CpuExecutor::check(const core::StepPlan& plan) const {
 void CpuExecutor::gather_inputs(const core::StepPlan& plan) {
   tokens_.clear();
   positions_.clear();
-  segments_.clear();
   logits_rows_.clear();
-  frames_.clear();
-  // A block's pages lie in the frame of its own number. All tables first: the vector may move.
-  for (const core::Segment& s : plan.segments) {
-    for (core::BlockId block : s.blocks) frames_.push_back(core::index(block));
-  }
-  size_t table = 0;
   for (size_t i = 0; i < plan.segments.size(); ++i) {
     const core::Segment& s = plan.segments[i];
-    const int32_t row_begin = static_cast<int32_t>(tokens_.size());
     for (int32_t position = s.token_begin; position < s.token_end; ++position) {
       const int32_t row = static_cast<int32_t>(tokens_.size());
       if (position >= s.logits_begin)
@@ -138,12 +124,6 @@ void CpuExecutor::gather_inputs(const core::StepPlan& plan) {
       tokens_.push_back(s.tokens[static_cast<size_t>(position)]);
       positions_.push_back(position);
     }
-    segments_.push_back({.kind = s.kind,
-                         .row_begin = row_begin,
-                         .row_end = static_cast<int32_t>(tokens_.size()),
-                         .position_begin = s.token_begin,
-                         .frames = frames_.data() + table});
-    table += s.blocks.size();
   }
   CHECK(static_cast<int32_t>(tokens_.size()) == plan.num_rows, "{} rows planned, {} found",
         plan.num_rows, tokens_.size());

@@ -1,18 +1,21 @@
 // The CPU back end: a step's rows through the model on the thread pool, over KV pages in RAM.
 //
-// Owns the KV pool and the buffers of a step; everything is allocated in create(). Logits are made
-// kLogitsRows rows at a time, in row order, and sampled or scored before the next, so that a scored
-// prompt of any length needs a few MiB. Thread: the engine's, which is worker 0 of the pool.
+// Owns the KV of the device tier (exec/device_kv.h), the attention over it
+// (exec/sparse_attention.h) and the buffers of a step; everything is allocated in create(). Logits
+// are made kLogitsRows rows at a time, in row order, and sampled or scored before the next, so that
+// a scored prompt of any length needs a few MiB. Thread: the engine's, which is worker 0 of the
+// pool.
 #pragma once
 
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "exec/dense_attention.h"
+#include "exec/device_kv.h"
 #include "exec/executor.h"
+#include "exec/kv_plan.h"
+#include "exec/sparse_attention.h"
 #include "model/model.h"
-#include "store/kv_pool.h"
 
 namespace exec {
 
@@ -21,25 +24,25 @@ namespace exec {
 inline constexpr int32_t kLogitsRows = 32;
 
 struct CpuExecutorOptions {
-  int32_t rows_max = 0;            // max_num_batched_tokens
-  int32_t segments_max = 0;        // of one step
+  KvOptions kv;
+  int32_t num_blocks = 0;
   std::vector<core::TokenId> eos;  // masked while a sequence is shorter than min_tokens
 };
 
 class CpuExecutor final : public Executor {
  public:
   // Errors: kTooLarge (memory).
-  static base::Result<std::unique_ptr<CpuExecutor>> create(
-      device::Stream& stream, const ops::OpTable& ops, model::Model& model,
-      const core::ModelConfig& config, store::KvPool kv, const CpuExecutorOptions& options);
+  static base::Result<std::unique_ptr<CpuExecutor>> create(device::Stream& stream,
+                                                           const ops::OpTable& ops,
+                                                           model::Model& model,
+                                                           const core::ModelConfig& config,
+                                                           const CpuExecutorOptions& options);
 
   base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                          core::StepResult* result) override;
 
-  const store::KvPool& kv() const { return kv_; }
-
-  // Bytes that create() takes beside model and KV.
-  static int64_t staging_bytes(const core::ModelConfig& config, const CpuExecutorOptions& options,
+  // Bytes that create() takes beside the model and kv_bytes(options.kv).
+  static int64_t staging_bytes(const core::ModelConfig& config, int32_t rows_max,
                                int32_t num_threads);
 
  private:
@@ -50,8 +53,9 @@ class CpuExecutor final : public Executor {
     int32_t position = 0;
   };
 
-  CpuExecutor(device::Stream& stream, const ops::OpTable& ops, model::Model& model,
-              const core::ModelConfig& config, store::KvPool kv, const CpuExecutorOptions& options);
+  CpuExecutor(device::Stream& stream, model::Model& model, const core::ModelConfig& config,
+              const CpuExecutorOptions& options, DeviceKv kv);
+  base::Result<void> allocate(const ops::OpTable& ops);
   base::Result<void> check(const core::StepPlan& plan) const;
   void gather_inputs(const core::StepPlan& plan);
   void prepare_result(const core::StepPlan& plan, core::StepResult* result);
@@ -63,14 +67,10 @@ class CpuExecutor final : public Executor {
   model::Model& model_;
   const core::ModelConfig config_;
   const CpuExecutorOptions options_;
-  store::KvPool kv_;
-  DenseAttention attention_;
-  std::vector<ops::KvHead> heads_;  // (L, Hk)
-  std::vector<ops::KvLayer> layers_;
+  DeviceKv kv_;
+  std::unique_ptr<SparseAttention> attention_;
   std::vector<core::TokenId> tokens_;
   std::vector<int32_t> positions_;
-  std::vector<ops::AttentionSegment> segments_;
-  std::vector<int32_t> frames_;  // of the segments, one behind the other
   std::vector<LogitsRow> logits_rows_;
   std::vector<int32_t> row_indices_;
   std::vector<std::vector<core::TokenId>>

@@ -9,6 +9,7 @@
 #include <climits>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -86,7 +87,7 @@ class World {
   struct Inputs {
     std::vector<float> q, k, v;  // rows of the parts
     std::vector<AttentionSegment> segments;
-    std::vector<std::vector<int32_t>> tables;
+    std::deque<std::vector<int32_t>> tables;  // segments point into them
     AttentionShape limits;
   };
 

@@ -4,8 +4,12 @@
 // int8: K has a scale per channel, V one per page: scale = max |x| / 127, code = round to nearest
 // even of x / scale, in [-127, 127]; an all-zero channel has scale 0 and codes 0 (never a clamped
 // scale: KIVI 2402.02750; a floor of 1 destroyed output in another engine). fp8_e4m3: scale = max
-// |x| / 448, the same two kinds, codes rounded to nearest even, saturating. Deterministic, the same
-// bits in every version. Thread: device worker. Allocates nothing.
+// |x| / 448, the same two kinds, codes rounded to nearest even, saturating. Quotients are in f32.
+// What holds an element that is not finite has scale NaN and codes 0, so that it shows.
+//
+// An element reads as bfloat16(code * scale), the product in f32: what attention multiplies and the
+// statistics are taken from. Deterministic, the same bits in every version, padding included
+// (zero). Thread: device worker. Allocates nothing.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +32,8 @@ using KvSealFn = void (*)(device::Stream& stream, const KvSealArgs& args);
 
 namespace reference {
 void kv_seal(device::Stream& stream, const KvSealArgs& args);
-// Row `token` of K (v == false) or V as attention reads it, (D) f32, of any KV type.
+// Row `token` of K (v == false) or V as attention reads it, (D) f32, of any KV type. The fp8 code
+// of NaN, which no seal writes, is not defined.
 void read_kv_row(const core::PageShape& shape, const std::byte* page, bool v, int32_t token,
                  float* out);
 }  // namespace reference

@@ -4,6 +4,7 @@
 #include "device/cpu.h"
 #include "ops/attention.h"
 #include "ops/elementwise.h"
+#include "ops/kv_seal.h"
 #include "ops/linear.h"
 #include "ops/page_score.h"
 #include "ops/page_stats.h"
@@ -17,6 +18,7 @@ struct OpTable {
   LinearWorkspaceFn linear_workspace_bytes;
   EmbedFn embed;
   KvWriteFn kv_write;
+  KvSealFn kv_seal;
   AttentionFn attention;
   AttentionWorkspaceFn attention_workspace_bytes;
   RmsNormFn rms_norm;

@@ -84,6 +84,15 @@ void measure_rows(device::Stream& stream, const ops::OpTable& ops, const Model& 
     heads.push_back({.base = pages.data() + head * frames * page.page_bytes()});
   }
   const ops::KvLayer kv{page, heads};
+  core::PageShape sealed = page;
+  sealed.type = core::DType::kI8;
+  std::vector<std::byte> sealed_pages(
+      static_cast<size_t>(m.kv_heads * frames * sealed.page_bytes()));
+  std::vector<ops::KvSealItem> seals;
+  for (int64_t i = 0; i < m.kv_heads * frames; ++i) {
+    seals.push_back(
+        {pages.data() + i * page.page_bytes(), sealed_pages.data() + i * sealed.page_bytes()});
+  }
   std::vector<int32_t> table(static_cast<size_t>(frames));
   std::iota(table.begin(), table.end(), 0);
   const ops::AttentionSegment segment{.row_begin = 0,
@@ -120,6 +129,8 @@ void measure_rows(device::Stream& stream, const ops::OpTable& ops, const Model& 
               ops.kv_write(stream, {kv, k.data(), k.data(), kv_width, kv_width, {&segment, 1}});
             }),
             3 * f32 * static_cast<double>(kv_width));
+  print_row("kv_seal", rows, 2 * kv_width, best_us([&] { ops.kv_seal(stream, {sealed, seals}); }),
+            1.5 * f32 * static_cast<double>(kv_width));
 }
 
 void measure_sampling(int32_t vocab) {

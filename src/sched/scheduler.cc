@@ -1,31 +1,48 @@
 #include "sched/scheduler.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 
 namespace sched {
 namespace {
 
-// Rows of the sequence's present kind that it could run now: the rest of its prompt, or its
-// generated tokens without a row.
-int32_t rows_pending(const Sequence& s) {
-  return (s.in_prompt() ? s.prompt_len : s.num_tokens()) - s.computed;
-}
-
 bool is_older(const Sequence* a, const Sequence* b) {
   return a->id < b->id;
+}
+
+bool is_decoding(const Sequence* s) {
+  return !s->in_prompt();
+}
+
+SchedulerOptions with_defaults(SchedulerOptions options, int32_t page_tokens) {
+  if (options.max_inject_tokens == 0)
+    options.max_inject_tokens = 2048 * int64_t{options.num_layers};
+  // A row of all layers and a page of one layer can always run.
+  options.max_inject_tokens =
+      std::max<int64_t>({options.max_inject_tokens, options.num_layers, page_tokens});
+  if (options.tier.prefill == core::Prefill::kLayer) {
+    options.chunk_tokens = kAllPages;
+  } else {
+    options.max_inject_tokens = std::numeric_limits<int64_t>::max();
+  }
+  options.copies_heads &= !options.tier.tiered();
+  return options;
 }
 
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options, kv::BlockLedger* ledger)
-    : options_(options), ledger_(ledger) {
+    : options_(with_defaults(options, ledger->page_tokens())),
+      ledger_(ledger),
+      frames_(options.tier, options.max_num_seqs, ledger) {
   CHECK(options.max_num_seqs > 0 && options.max_num_batched_tokens >= options.max_num_seqs,
         "{} sequences, {} rows a step", options.max_num_seqs, options.max_num_batched_tokens);
   const auto seqs = static_cast<size_t>(options.max_num_seqs);
   running_.reserve(seqs);
   planned_.reserve(seqs);
+  put_back_.reserve(seqs + kLookAheadMax);
   slots_free_.reserve(seqs);
   for (int32_t i = options.max_num_seqs; i-- > 0;) slots_free_.push_back(i);
 }
@@ -40,80 +57,161 @@ void Scheduler::plan(core::StepPlan* plan, core::TransferPlan* transfers) {
   plan->clear();
   transfers->clear();
   planned_.clear();
+  put_back_.clear();
+  youngest_started_ = youngest_admitted_ = core::SeqId{};
+  Budget budget{.rows = options_.max_num_batched_tokens -
+                        static_cast<int32_t>(std::ranges::count_if(running_, is_decoding)),
+                .prompt_rows = options_.chunk_tokens,
+                .inject = options_.max_inject_tokens};
+  CHECK(budget.rows >= 0);
+  if (tiered()) frames_.begin_step(running_);
   const int64_t preemptions_before = counters_.preemptions;
-  const int32_t rows_left = continue_running();
-  if (counters_.preemptions == preemptions_before) admit_waiting(rows_left, transfers);
+  continue_running(&budget);
+  if (counters_.preemptions == preemptions_before) admit_waiting(&budget, transfers);
+  youngest_started_ = std::max(youngest_started_, youngest_admitted_);
+  count_overtaken();
+  if (tiered()) frames_.give(running_, transfers);
   plan->step = ++step_;
   emit(plan);
+  if (tiered() && plan->segments.empty()) frames_.keep_cuts(transfers);
 }
 
-// Gives every running sequence its rows, oldest first; returns the rows left over.
-int32_t Scheduler::continue_running() {
-  const auto is_decoding = [](const Sequence* s) { return !s->in_prompt(); };
-  int32_t rows_left = options_.max_num_batched_tokens -
-                      static_cast<int32_t>(std::ranges::count_if(running_, is_decoding));
-  CHECK(rows_left >= 0);
+// Gives every running sequence its rows, oldest first.
+void Scheduler::continue_running(Budget* budget) {
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& s = *running_[i];
-    CHECK(s.rows_planned == 0, "sequence {} was not committed", core::number(s.id));
+    CHECK(s.planned.empty(), "sequence {} was not committed", core::number(s.id));
     const int32_t set_aside = s.in_prompt() ? 0 : 1;
-    const int32_t wanted = std::min(rows_pending(s), rows_left + set_aside);
-    CHECK(rows_pending(s) > 0, "sequence {} has nothing to run", core::number(s.id));
-    if (wanted == 0) continue;
-    int32_t rows = grow_for_rows(s, wanted);
-    while (rows == 0) {
+    const RowRange wanted = rows_of(s, *budget, set_aside);
+    if (wanted.empty()) continue;
+    const bool starts = tiered() && !s.device.pinned;
+    if ((starts && budget->blocked) || (tiered() && !frames_.charge(s, i == 0))) {
+      budget->rows += set_aside;
+      put_back(s, budget);
+      continue;
+    }
+    s.planned = grow_for_rows(s, wanted);
+    while (s.planned.empty()) {
       // Victims have no rows yet: they come later in this loop.
       const bool itself = running_.back() == &s;
       CHECK(!itself || i > 0, "sequence {} alone does not fit the pool", core::number(s.id));
-      if (is_decoding(running_.back())) ++rows_left;
+      if (is_decoding(running_.back())) ++budget->rows;
       preempt_youngest();
-      if (itself) return rows_left;
-      rows = grow_for_rows(s, wanted);
+      if (itself) return;
+      s.planned = grow_for_rows(s, wanted);
     }
-    s.rows_planned = rows;
-    rows_left -= rows - set_aside;
+    if (starts) youngest_started_ = s.id;
+    spend(s, budget, set_aside);
   }
-  return rows_left;
 }
 
-// Reserves blocks for as many of `rows_wanted` more rows as can be had; returns how many rows that
-// is.
-int32_t Scheduler::grow_for_rows(Sequence& s, int32_t rows_wanted) {
+// The rows of the sequence's present kind that it could run now: of the rest of its prompt, or of
+// its generated tokens without a row.
+RowRange Scheduler::rows_of(const Sequence& s, const Budget& budget, int32_t set_aside) const {
+  if (s.layers) return layers_of(s, budget);
+  const int32_t pending = (s.in_prompt() ? s.prompt_len : s.num_tokens()) - s.computed;
+  CHECK(pending > 0, "sequence {} has nothing to run", core::number(s.id));
+  int32_t rows = std::min(pending, budget.rows + set_aside);
+  if (s.in_prompt()) {
+    rows = std::min(rows, budget.prompt_rows);
+    rows = static_cast<int32_t>(std::min<int64_t>(rows, budget.inject / options_.num_layers));
+  } else if (tiered()) {
+    // Only the page being filled need have a frame before its home is written.
+    rows = std::min(rows, ledger_->page_tokens() - s.computed % ledger_->page_tokens());
+  }
+  return {0, options_.num_layers, s.computed, s.computed + rows};
+}
+
+RowRange Scheduler::layers_of(const Sequence& s, const Budget& budget) const {
+  int64_t work = std::min(budget.inject, int64_t{budget.rows} * options_.num_layers);
+  if (!budget.has_layers) work = std::max<int64_t>(work, ledger_->page_tokens());
+  return s.layers->next(ledger_->page_tokens(), work);
+}
+
+void Scheduler::spend(const Sequence& s, Budget* budget, int32_t set_aside) {
+  const int64_t work = s.planned.work();
+  if (s.layers) {
+    const int64_t rows = (work + options_.num_layers - 1) / options_.num_layers;
+    budget->rows = static_cast<int32_t>(std::max<int64_t>(0, budget->rows - rows));
+    budget->has_layers = true;
+  } else {
+    budget->rows -= s.planned.rows() - set_aside;
+  }
+  if (!s.in_prompt()) return;
+  budget->prompt_rows -= s.planned.rows();
+  budget->inject = std::max<int64_t>(0, budget->inject - work);
+}
+
+// Reserves blocks for as many of the rows as can be had; returns those. A prompt that runs layer by
+// layer has all its blocks.
+RowRange Scheduler::grow_for_rows(Sequence& s, RowRange rows) {
+  if (s.layers) return rows;
   const int64_t blocks_max = std::ssize(s.kv.blocks) + ledger_->num_available();
   const int64_t rows_max = blocks_max * ledger_->page_tokens() - s.computed;
-  const auto rows = static_cast<int32_t>(std::min<int64_t>(rows_wanted, rows_max));
-  ledger_->grow(&s.kv, ledger_->blocks_for(s.computed + rows));
+  rows.token_end =
+      rows.token_begin + static_cast<int32_t>(std::clamp<int64_t>(rows_max, 0, rows.rows()));
+  ledger_->grow(&s.kv, ledger_->blocks_for(rows.token_end));
   return rows;
 }
 
 void Scheduler::preempt_youngest() {
   Sequence& s = *running_.back();
-  CHECK(s.rows_planned == 0, "sequence {} is planned already", core::number(s.id));
-  leave_running(s);
+  CHECK(s.planned.empty(), "sequence {} is planned already", core::number(s.id));
+  leave_running(s, true);
   s.computed = 0;
   ++s.preemptions;
   ++counters_.preemptions;
-  waiting_.push_front(&s);
+  waiting_.insert(std::ranges::upper_bound(waiting_, &s, is_older), &s);
 }
 
-void Scheduler::leave_running(Sequence& s) {
+void Scheduler::leave_running(Sequence& s, bool keep_rows) {
   const auto it = std::ranges::find(running_, &s);
   CHECK(it != running_.end(), "sequence {} is not running", core::number(s.id));
   running_.erase(it);
-  refusal_.reset();
+  ++departures_;
+  if (tiered()) frames_.leave(s, keep_rows);
   slots_free_.push_back(s.slot.value());
   s.slot.reset();
-  s.rows_planned = 0;
+  s.planned = {};
+  s.layers.reset();
   ledger_->release(&s.kv);
 }
 
-void Scheduler::admit_waiting(int32_t rows_left, core::TransferPlan* transfers) {
-  while (!waiting_.empty() && rows_left > 0 && !slots_free_.empty()) {
-    Sequence& s = *waiting_.front();
-    if (!try_admit(s, rows_left, transfers)) return;
-    waiting_.pop_front();
-    running_.push_back(&s);
-    rows_left -= s.rows_planned;
+void Scheduler::put_back(Sequence& s, Budget* budget) {
+  put_back_.push_back(&s);
+  ++counters_.put_back;
+  budget->blocked |= s.overtaken >= kOvertakenMax;
+}
+
+void Scheduler::count_overtaken() {
+  for (Sequence* s : put_back_) {
+    s->overtaken += s->id < (s->slot ? youngest_started_ : youngest_admitted_);
+  }
+  for (Sequence* s : running_) {
+    if (!s->planned.empty()) s->overtaken = 0;
+  }
+}
+
+void Scheduler::admit_waiting(Budget* budget, core::TransferPlan* transfers) {
+  const int64_t work_min = std::max(options_.num_layers, ledger_->page_tokens());
+  for (size_t i = 0; i < waiting_.size() && i < kLookAheadMax && !budget->blocked;) {
+    if (budget->rows == 0 || budget->prompt_rows == 0 || slots_free_.empty()) return;
+    const int64_t work = std::min(budget->inject, int64_t{budget->rows} * options_.num_layers);
+    if (tiered() && work < work_min && !running_.empty()) return;
+    Sequence& s = *waiting_[i];
+    const Refused refused = try_admit(s, *budget, transfers);
+    if (refused == Refused::kNo) {
+      waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
+      running_.insert(std::ranges::upper_bound(running_, &s, is_older), &s);
+      youngest_admitted_ = std::max(youngest_admitted_, s.id);
+      spend(s, budget, 0);
+      continue;
+    }
+    if (!tiered()) return;
+    put_back_.push_back(&s);
+    counters_.put_back += refused == Refused::kFrames;
+    budget->blocked |= s.overtaken >= kOvertakenMax;
+    ++i;
   }
 }
 
@@ -132,32 +230,57 @@ kv::PrefixMatch Scheduler::find_prefix(const Sequence& s) {
   if (s.wants_prompt_logprobs()) tokens_max = std::min<int64_t>(tokens_max, s.logits_from);
   // A generated row replays as kDecode; a prompt-made copy of it would have other bits.
   if (options_.deterministic) tokens_max = std::min<int64_t>(tokens_max, s.prompt_len);
-  return ledger_->find_prefix(s.request.cache_salt, s.tokens, tokens_max);
+  const kv::PrefixMatch match = ledger_->find_prefix(s.request.cache_salt, s.tokens, tokens_max);
+  return options_.copies_heads ? match : match.whole_blocks(ledger_->page_tokens());
 }
 
-bool Scheduler::try_admit(Sequence& s, int32_t rows_left, core::TransferPlan* transfers) {
-  CHECK(s.kv.blocks.empty() && s.computed == 0);
-  if (refusal_ && refusal_->head == s.id && ledger_->num_sealed() < refusal_->retry_at_sealed) {
-    return false;
-  }
-  const bool cache = s.request.use_prefix_cache;
-  kv::PrefixMatch match = cache ? find_prefix(s) : kv::PrefixMatch{};
+// How many blocks too few there are to admit the sequence beside the running ones.
+int64_t Scheduler::blocks_missing(const Sequence& s, const kv::PrefixMatch& match) const {
   int64_t needed = blocks_wanted(s) - std::ssize(match.blocks);
   for (const Sequence* other : running_) needed += blocks_wanted(*other);
-  const int64_t available = ledger_->num_available() - match.num_idle;
-  if (available < needed && !running_.empty()) {
+  return needed - (ledger_->num_available() - match.num_idle);
+}
+
+Scheduler::Refused Scheduler::try_admit(Sequence& s, const Budget& budget,
+                                        core::TransferPlan* transfers) {
+  CHECK(s.kv.blocks.empty() && s.computed == 0);
+  constexpr auto kNever = std::numeric_limits<int32_t>::max();
+  if (s.refusal && departures_ == s.refusal->departures &&
+      ledger_->num_sealed() < s.refusal->sealed && frames_.rows_left() <= s.refusal->rows_left) {
+    return s.refusal->rows_left == kNever ? Refused::kBlocks : Refused::kFrames;
+  }
+  const bool cache = s.request.use_prefix_cache, alone = running_.empty();
+  kv::PrefixMatch match = cache ? find_prefix(s) : kv::PrefixMatch{};
+  const int64_t missing = blocks_missing(s, match);
+  if (missing > 0 && !alone) {
     // Sources of this step's copies will be available after it.
-    const int64_t missing = needed - available - std::ssize(transfers->copies);
-    refusal_ = Refusal{s.id, ledger_->num_sealed() + missing};
-    return false;
+    const int64_t sealed = ledger_->num_sealed() + missing - std::ssize(transfers->copies);
+    s.refusal = Refusal{departures_, sealed, kNever};
+    return Refused::kBlocks;
   }
   // Alone it may own the whole pool, and then has no block to spare for a copy.
-  if (available < needed) match = match.whole_blocks(ledger_->page_tokens());
+  if (missing > 0) match = match.whole_blocks(ledger_->page_tokens());
+  std::optional<PrefillRows> rows;
+  if (tiered()) {
+    rows = frames_.plan_admission(s, match.blocks, alone);
+    CHECK(rows || !alone, "sequence {} alone does not fit the device tier", core::number(s.id));
+    if (!rows) {
+      s.refusal = Refusal{departures_, std::numeric_limits<int64_t>::max(), frames_.rows_left()};
+      return Refused::kFrames;
+    }
+  }
+  start(s, match, transfers);
+  if (rows) start_on_device(s, *rows);
+  s.planned = grow_for_rows(s, rows_of(s, budget, 0));
+  CHECK(!s.planned.empty(), "sequence {} was admitted without a row", core::number(s.id));
+  return Refused::kNo;
+}
 
+void Scheduler::start(Sequence& s, const kv::PrefixMatch& match, core::TransferPlan* transfers) {
   if (!s.started)
     s.tokens.reserve(static_cast<size_t>(s.prompt_len) + s.request.sampling.max_tokens);
   s.kv.blocks.reserve(static_cast<size_t>(ledger_->blocks_for(s.tokens.capacity())));
-  if (cache) {
+  if (s.request.use_prefix_cache) {
     counters_.prefix_tokens_queried += s.num_tokens();
     counters_.prefix_tokens_found += match.num_tokens;
     if (!s.started) s.cached_tokens = match.num_tokens;
@@ -169,67 +292,122 @@ bool Scheduler::try_admit(Sequence& s, int32_t rows_left, core::TransferPlan* tr
     ledger_->admit_private(&s.kv);
   }
   s.started = true;
+  s.refusal.reset();
   s.slot = slots_free_.back();
   slots_free_.pop_back();
-  s.rows_planned = grow_for_rows(s, std::min(rows_pending(s), rows_left));
-  CHECK(s.rows_planned > 0, "sequence {} was admitted without a row", core::number(s.id));
-  return true;
+}
+
+void Scheduler::start_on_device(Sequence& s, const PrefillRows& rows) {
+  frames_.promise(s, rows);
+  if (rows.resident || !s.in_prompt()) return;
+  s.layers = PrefillProgress{.num_layers = options_.num_layers,
+                             .token_begin = s.computed,
+                             .token_end = s.prompt_len,
+                             .token = s.computed};
+  ledger_->grow(&s.kv, ledger_->blocks_for(s.prompt_len));
 }
 
 core::Segment Scheduler::segment_of(const Sequence& s) const {
-  const int32_t end = s.computed + s.rows_planned;
   const core::SamplingParams& sampling = s.request.sampling;
+  const bool has_hidden = s.planned.layer_end == options_.num_layers;
+  const int32_t end = s.planned.token_end;
   core::Segment segment;
   segment.seq = s.id;
   segment.slot = s.slot.value();
   segment.kind = s.in_prompt() ? core::RowKind::kPrompt : core::RowKind::kDecode;
   segment.policy = s.request.policy;
-  segment.layer_end = options_.num_layers;
-  segment.token_begin = s.computed;
+  segment.layer_begin = s.planned.layer_begin;
+  segment.layer_end = s.planned.layer_end;
+  segment.token_begin = s.planned.token_begin;
   segment.token_end = end;
-  segment.sample = end == s.num_tokens() && sampling.max_tokens > 0;
+  segment.sample = has_hidden && end == s.num_tokens() && sampling.max_tokens > 0;
   segment.logits_begin = segment.sample ? end - 1 : end;
-  if (s.in_prompt() && s.wants_prompt_logprobs()) {
-    const int32_t wanted = std::max(s.computed, s.logits_from);
+  if (has_hidden && s.in_prompt() && s.wants_prompt_logprobs()) {
+    const int32_t wanted = std::max(segment.token_begin, s.logits_from);
     segment.logits_begin = std::min(segment.logits_begin, wanted);
   }
   segment.prompt_len = s.prompt_len;
   segment.tokens = s.tokens;
   segment.blocks = s.kv.blocks;
   segment.sampling = &sampling;
+  segment.frames = s.device.own;
+  segment.resident = s.device.resident;
+  segment.shared = s.device.shared;
+  segment.layer_buffers = s.device.layer_buffers;
+  segment.activations = s.device.activations;
+  if (s.layers) segment.activation_begin = s.layers->token_begin;
   return segment;
 }
 
 void Scheduler::emit(core::StepPlan* plan) {
+  int32_t rows_together = 0;  // those that pass through the workspace at once
   for (const bool prompt_pass : {false, true}) {
     for (Sequence* s : running_) {
-      if (s->rows_planned == 0 || s->in_prompt() != prompt_pass) continue;
+      if (s->planned.empty() || s->in_prompt() != prompt_pass) continue;
       plan->segments.push_back(segment_of(*s));
-      plan->num_rows += s->rows_planned;
+      plan->num_rows += s->planned.rows();
+      if (!s->layers) rows_together += s->planned.rows();
       planned_.push_back(s);
     }
   }
-  CHECK(plan->num_rows <= options_.max_num_batched_tokens, "{} rows", plan->num_rows);
+  CHECK(rows_together <= options_.max_num_batched_tokens, "{} rows", rows_together);
 }
 
-void Scheduler::commit(Sequence* s) {
-  CHECK(s->rows_planned > 0, "sequence {} is not planned", core::number(s->id));
-  s->computed += s->rows_planned;
-  s->rows_planned = 0;
-  if (s->wants_prompt_logprobs()) {
-    s->logits_from = std::max(s->logits_from, std::min(s->computed, s->prompt_len - 1));
+void Scheduler::commit(Sequence* s, int32_t working_set_frames) {
+  CHECK(!s->planned.empty(), "sequence {} is not planned", core::number(s->id));
+  const RowRange ran = s->planned;
+  s->planned = {};
+  if (s->layers) {
+    s->layers->advance(ran);
+    if (s->layers->done()) {
+      s->computed = s->prompt_len;
+      s->layers.reset();
+    }
+  } else {
+    s->computed = ran.token_end;
   }
+  if (s->wants_prompt_logprobs() && ran.layer_end == options_.num_layers) {
+    s->logits_from = std::max(s->logits_from, std::min(ran.token_end, s->prompt_len - 1));
+  }
+  if (s->layers) return;
   ledger_->end_step(&s->kv, s->tokens, s->prompt_len, s->computed);
+  if (!tiered()) return;
+  s->device.working_set = working_set_frames;
+  if (!s->in_prompt()) frames_.end_prompt(*s);
 }
 
 void Scheduler::remove(Sequence* s) {
+  take_out(s, true);
+}
+
+void Scheduler::remove_failed(Sequence* s, const core::TransferPlan& transfers) {
+  if (tiered()) frames_.spoil_loads(transfers, *s);
+  take_out(s, false);
+}
+
+void Scheduler::take_out(Sequence* s, bool keep_rows) {
   if (s->slot) {
-    leave_running(*s);
+    leave_running(*s, keep_rows);
     return;
   }
   const auto it = std::ranges::find(waiting_, s);
   CHECK(it != waiting_.end(), "sequence {} is not here", core::number(s->id));
   waiting_.erase(it);
+}
+
+void Scheduler::step_failed(const core::TransferPlan& transfers) {
+  frames_.spoil_loads(transfers);
+  frames_.repeat_cuts(transfers);
+}
+
+bool Scheduler::is_cut(const Sequence& s, const core::TransferPlan& transfers) {
+  return std::ranges::any_of(
+      transfers.cuts, [&](const core::FrameCut& cut) { return cut.seq == s.id && cut.keep > 0; });
+}
+
+void Scheduler::drop_cached() {
+  ledger_->drop_cached();
+  frames_.drop_idle();
 }
 
 void Scheduler::check_integrity() const {
@@ -239,12 +417,16 @@ void Scheduler::check_integrity() const {
     held.push_back(&s->kv);
     CHECK(!slots.at(static_cast<size_t>(s->slot.value())), "slot {} is taken twice", *s->slot);
     slots[static_cast<size_t>(*s->slot)] = true;
+    CHECK(s->overtaken <= kOvertakenMax, "sequence {} was overtaken {} times", core::number(s->id),
+          s->overtaken);
   }
   for (const Sequence* s : waiting_) CHECK(s->kv.blocks.empty() && !s->slot && s->computed == 0);
   CHECK(running_.size() + slots_free_.size() == slots.size());
   CHECK(std::ranges::is_sorted(running_, is_older) && std::ranges::is_sorted(waiting_, is_older));
-  CHECK(running_.empty() || waiting_.empty() || is_older(running_.back(), waiting_.front()));
+  CHECK(tiered() || running_.empty() || waiting_.empty() ||
+        is_older(running_.back(), waiting_.front()));
   ledger_->check_integrity(held);
+  if (tiered()) frames_.check_integrity(running_);
 }
 
 }  // namespace sched

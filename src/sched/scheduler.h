@@ -1,31 +1,41 @@
 // Which rows the next step computes: continuous batching, first come first served.
 //
 // A step is shared out from the oldest sequence to the youngest. Each decoding sequence has one row
-// set aside; what is left of max_num_batched_tokens goes to prompt chunks and replays in order of
+// set aside; what is left of max_num_batched_tokens goes to prompts and replays in order of
 // arrival. Only then are waiting sequences admitted.
 //
 // Blocks. A running sequence takes them as it grows. When none is left the youngest running
-// sequence is preempted: its blocks are released (sealed ones stay cached), it returns to the head
-// of the waiting queue and is computed again later, prompt rows as kPrompt and generated rows as
-// kDecode, so that each row meets the kernel that made it before. Against thrashing a sequence is
-// admitted only when blocks for its known tokens plus one block of growth are there, beside the
-// same for every running one, and never in a step that preempted.
+// sequence is preempted: its blocks are released (sealed ones stay cached), it returns to the
+// waiting queue and is computed again later, prompt rows as kPrompt and generated rows as kDecode,
+// so that each row meets the kernel that made it before. Against thrashing a sequence is admitted
+// only when blocks for its known tokens plus one block of growth are there, beside the same for
+// every running one, and never in a step that preempted.
 //
-// Order. Every running sequence is older than every waiting one, and victims are taken from the
-// young end, so the oldest is never held up: no starvation. A sequence that is alone is admitted
-// unconditionally; it fits because the pool holds context_max.
+// Rows of frames, with a host tier (sched/frame_planner.h). A step holds sequences while the sum of
+// their working sets fits (SparseServe, Algorithm 1). One that does not fit is put back: no rows in
+// this step, but its blocks, activations and, until they are wanted, its frames stay; the loop goes
+// on to younger ones. After kOvertakenMax such steps in a row those behind it wait for it.
+// Admission reserves blocks, rows of frames and activations together or nothing, so no two
+// sequences wait for each other. A prompt that does not fit as resident runs layer by layer
+// (sched/prefill_plan.h), max_inject_tokens x layers a step.
+//
+// Order. The running ones and the waiting ones are each in order of arrival. Victims are taken from
+// the young end and the oldest is never put back, so nobody starves. Without a host tier nobody is
+// overtaken, and every running sequence is older than every waiting one. A sequence that is alone
+// is admitted unconditionally; it fits because the pools hold context_max.
 //
 // Pure and single-threaded: same calls, same plans. A steady decode step allocates nothing.
 #pragma once
 
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "core/step.h"
 #include "kv/block_ledger.h"
+#include "sched/admission.h"
+#include "sched/frame_planner.h"
 #include "sched/sequence.h"
 
 namespace sched {
@@ -34,15 +44,26 @@ struct SchedulerOptions {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens =
       0;                       // >= max_num_seqs, so that every decode fits beside a prompt row
-  int32_t num_layers = 0;      // L, for Segment::layer_end
+  int32_t num_layers = 0;      // L
   bool deterministic = false;  // cached blocks never stand for generated rows
+  // The head of a cached block may be copied. Not with a host tier, nor when sealing quantises.
+  bool copies_heads = true;
+  int32_t chunk_tokens = kAllPages;  // prompt rows in a step at most, when prompts are not layered
+  int64_t max_inject_tokens = 0;     // tokens x layers of layered prompts in a step; 0: 2048 L
+  TierSizes tier;
 };
 
 struct SchedulerCounters {
   int64_t preemptions = 0;
+  int64_t put_back = 0;  // times that a sequence's rows of frames did not fit into a step
   int64_t prefix_tokens_queried = 0;
   int64_t prefix_tokens_found = 0;
 };
+
+// Steps in a row in which younger sequences may run while one does not fit.
+inline constexpr int32_t kOvertakenMax = 16;
+// Waiting sequences that do not fit and are looked past in one step.
+inline constexpr int32_t kLookAheadMax = 8;
 
 class Scheduler {
  public:
@@ -60,46 +81,76 @@ class Scheduler {
   std::span<Sequence* const> planned() const { return planned_; }
 
   // The rows planned for the sequence have run: advances it and seals its blocks.
-  void commit(Sequence* sequence);
+  // working_set_frames: SegmentResult's.
+  void commit(Sequence* sequence, int32_t working_set_frames = 0);
 
   // Takes a sequence out, running or waiting, and gives back all that it holds.
   void remove(Sequence* sequence);
+  // The same after a step in which a transfer of it failed: what the step loaded for it is not
+  // used.
+  void remove_failed(Sequence* sequence, const core::TransferPlan& transfers);
+  // The step failed as a whole. Its planned sequences, and those in running() whose frames it cut
+  // (is_cut), are to be removed with remove_failed().
+  void step_failed(const core::TransferPlan& transfers);
+  static bool is_cut(const Sequence& sequence, const core::TransferPlan& transfers);
+
+  // What these blocks hold must not be used. REQUIRES: no sequence holds them.
+  void drop(core::BlockId block) { ledger_->drop(block); }
+  // Frees every block and every row that is only cached.
+  void drop_cached();
 
   std::span<Sequence* const> running() const { return running_; }
   const std::deque<Sequence*>& waiting() const { return waiting_; }
   const SchedulerCounters& counters() const { return counters_; }
+  const kv::FrameLedger& frames() const { return frames_.frames(); }
 
   // CHECKs order, slots and the ledger. For tests.
   void check_integrity() const;
 
  private:
-  // The head of the queue did not fit. Looking up its prefix again can be a long hash, so it is not
-  // tried before a running sequence leaves or so many blocks are sealed that sharing them could
-  // make up for what was missing.
-  struct Refusal {
-    core::SeqId head{};
-    int64_t retry_at_sealed = 0;  // BlockLedger::num_sealed
+  // What is left of a step while it is shared out.
+  struct Budget {
+    int32_t rows = 0;         // of max_num_batched_tokens
+    int32_t prompt_rows = 0;  // of chunk_tokens
+    int64_t inject = 0;       // tokens x layers
+    bool has_layers = false;  // a layered prompt runs in the step
+    bool blocked = false;     // somebody was overtaken too often: no younger one starts
   };
 
-  int32_t continue_running();
-  int32_t grow_for_rows(Sequence& sequence, int32_t rows_wanted);
+  bool tiered() const { return frames_.tiered(); }
+  void continue_running(Budget* budget);
+  RowRange rows_of(const Sequence& sequence, const Budget& budget, int32_t set_aside) const;
+  RowRange layers_of(const Sequence& sequence, const Budget& budget) const;
+  void spend(const Sequence& sequence, Budget* budget, int32_t set_aside);
+  RowRange grow_for_rows(Sequence& sequence, RowRange rows);
   void preempt_youngest();
-  void admit_waiting(int32_t rows_left, core::TransferPlan* transfers);
-  bool try_admit(Sequence& sequence, int32_t rows_left, core::TransferPlan* transfers);
+  void put_back(Sequence& sequence, Budget* budget);
+  void admit_waiting(Budget* budget, core::TransferPlan* transfers);
+  enum class Refused : uint8_t { kNo, kBlocks, kFrames };
+  Refused try_admit(Sequence& sequence, const Budget& budget, core::TransferPlan* transfers);
   kv::PrefixMatch find_prefix(const Sequence& sequence);
+  int64_t blocks_missing(const Sequence& sequence, const kv::PrefixMatch& match) const;
+  void start(Sequence& sequence, const kv::PrefixMatch& match, core::TransferPlan* transfers);
+  void start_on_device(Sequence& sequence, const PrefillRows& rows);
   int32_t blocks_wanted(const Sequence& sequence) const;
+  void count_overtaken();
   core::Segment segment_of(const Sequence& sequence) const;
   void emit(core::StepPlan* plan);
-  void leave_running(Sequence& sequence);
+  void leave_running(Sequence& sequence, bool keep_rows);
+  void take_out(Sequence* sequence, bool keep_rows);
 
   const SchedulerOptions options_;
   kv::BlockLedger* const ledger_;
-  std::deque<Sequence*> waiting_;
+  FramePlanner frames_;
+  std::deque<Sequence*> waiting_;   // oldest first
   std::vector<Sequence*> running_;  // oldest first
   std::vector<Sequence*> planned_;
+  std::vector<Sequence*> put_back_;  // of this step
   std::vector<int32_t> slots_free_;
   SchedulerCounters counters_;
-  std::optional<Refusal> refusal_;
+  core::SeqId youngest_started_{},
+      youngest_admitted_{};  // of this step: not among those whose prompt goes on
+  uint64_t departures_ = 0;  // sequences that left the running ones
   uint64_t step_ = 0;
 };
 

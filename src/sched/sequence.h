@@ -3,8 +3,10 @@
 //
 //   tokens      [0, prompt_len) prompt, [prompt_len, size) generated
 //   computed    rows [0, computed) are in its blocks; the newest generated token has no row until
-//   the step that follows preempted   computed = 0 and no blocks; the tokens stay, and their rows
-//   are computed again on resumption
+//               the step that follows. A prompt that runs layer by layer is computed all at once,
+//               by its last layer
+//   preempted   computed = 0 and no blocks; the tokens stay, and their rows are computed again on
+//               resumption
 #pragma once
 
 #include <cstdint>
@@ -13,9 +15,38 @@
 
 #include "core/ids.h"
 #include "core/request.h"
+#include "core/step.h"
 #include "kv/block_ledger.h"
+#include "sched/admission.h"
+#include "sched/prefill_plan.h"
 
 namespace sched {
+
+// What an admitted sequence has of the device tier, when there is a host tier: core/step.h says
+// what the lists mean. Written by FramePlanner alone.
+struct DeviceShare {
+  std::vector<core::FrameId> own;
+  std::vector<core::SharedFrame> shared;  // pages [0, n)
+  std::vector<core::FrameId> layer_buffers;
+  std::vector<int32_t> activations;
+  bool resident = false;
+  // While its prompt is computed nothing is taken from it.
+  bool pinned = false;
+  int32_t working_set = 0;  // rows; 0: not known
+  // Of the step that is planned.
+  int32_t need = 0;                    // rows that it is not cut below; 0: put back
+  std::optional<PrefillRows> promise;  // admitted in this step: rows that it will be given
+
+  int32_t rows() const { return static_cast<int32_t>(own.size() + shared.size()); }
+};
+
+// A waiting sequence did not fit. Looking up its prefix again can be a long hash, so it is not
+// tried until one of these is exceeded.
+struct Refusal {
+  uint64_t departures = 0;  // sequences that have left the running ones
+  int64_t sealed = 0;       // BlockLedger::num_sealed: sharing could make up for missing blocks
+  int32_t rows_left = 0;    // FramePlanner::rows_left
+};
 
 struct Sequence {
   core::SeqId id{};
@@ -26,13 +57,17 @@ struct Sequence {
 
   // Written by the scheduler.
   kv::SequenceBlocks kv;
-  std::optional<int32_t> slot;  // while running
+  DeviceShare device;
+  std::optional<PrefillProgress> layers;  // while its prompt runs layer by layer
+  std::optional<int32_t> slot;            // while running
   int32_t computed = 0;
-  int32_t rows_planned = 0;  // of the step that is planned or running
+  RowRange planned;         // of the step that is planned or running; empty: no rows in it
   int32_t logits_from = 0;  // prompt log-probabilities: the first row whose logits are still wanted
   bool started = false;     // was admitted once
   int32_t cached_tokens = 0;  // found in the prefix cache at the first admission
   int32_t preemptions = 0;
+  std::optional<Refusal> refusal;
+  int32_t overtaken = 0;  // steps in a row in which a younger one ran and this one did not fit
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_generated() const { return num_tokens() - prompt_len; }

@@ -12,10 +12,10 @@
 #include <fstream>
 #include <numeric>
 
-#include "exec/dense_attention.h"
+#include "exec/device_kv.h"
+#include "exec/sparse_attention.h"
 #include "load/model_files.h"
 #include "model/model.h"
-#include "store/kv_pool.h"
 
 namespace {
 
@@ -62,23 +62,22 @@ class Runner {
       : pool_(threads), stream_(pool_) {
     files_ = load::open_model(path, load::LoadFormat::kAuto, 0).value();
     const core::ModelConfig& c = files_->config;
-    attention_.emplace(stream_, ops::op_table(isa), c.num_q_heads);
     const int32_t blocks = (context + kPageTokens - 1) / kPageTokens;
-    kv_.emplace(store::KvPool::create(
-                    {c.num_layers, c.num_kv_heads, c.head_dim, kPageTokens, kv_type, blocks + 3})
-                    .value());
-    for (int32_t layer = 0; layer < c.num_layers; ++layer) {
-      for (int32_t head = 0; head < c.num_kv_heads; ++head) {
-        heads_.push_back({.base = kv_->column(layer, head)});
-      }
-    }
-    const size_t num_heads = static_cast<size_t>(c.num_kv_heads);
-    for (size_t layer = 0; layer < static_cast<size_t>(c.num_layers); ++layer) {
-      layers_.push_back({{kv_type, kPageTokens, kPageTokens, c.head_dim},
-                         std::span(heads_).subspan(layer * num_heads, num_heads)});
-    }
+    const exec::KvOptions kv{.num_layers = c.num_layers,
+                             .num_kv_heads = c.num_kv_heads,
+                             .page = {.type = kv_type,
+                                      .page_tokens = kPageTokens,
+                                      .logical_page_tokens = kPageTokens,
+                                      .head_dim = c.head_dim},
+                             .rows_max = rows_max,
+                             .max_num_seqs = 1,
+                             .context_max = context,
+                             .num_threads = threads};
+    kv_.emplace(exec::DeviceKv::create(kv, blocks + 3, blocks + 3).value());
+    attention_ =
+        exec::SparseAttention::create(stream_, ops::op_table(isa), kv, c.num_q_heads, *kv_).value();
     for (int32_t b = 0; b < blocks; ++b)
-      table_.push_back(blocks + 2 - b);  // neither in order nor from 0
+      table_.push_back(core::BlockId{blocks + 2 - b});  // neither in order nor from 0
     model_ = model::create_model(stream_, ops::op_table(isa), *files_,
                                  {.rows_max = rows_max,
                                   .decode_rows_max = rows_max,
@@ -97,12 +96,13 @@ class Runner {
                           int32_t logits_begin) {
     std::vector<int32_t> positions(static_cast<size_t>(end - begin));
     std::iota(positions.begin(), positions.end(), begin);
-    const ops::AttentionSegment segment{.kind = kind,
-                                        .row_begin = 0,
-                                        .row_end = end - begin,
-                                        .position_begin = begin,
-                                        .frames = table_.data()};
-    attention_->set_step({&segment, 1}, layers_);
+    core::StepPlan plan;
+    core::Segment& segment = plan.segments.emplace_back();
+    segment.kind = kind;
+    segment.token_begin = begin;
+    segment.token_end = end;
+    segment.blocks = table_;
+    attention_->begin_step(plan);
     forward(ids.subspan(static_cast<size_t>(begin), positions.size()), positions);
     std::vector<float> out;
     for (int32_t at = logits_begin; at < end; at += 64) {
@@ -131,7 +131,7 @@ class Runner {
  private:
   void forward(std::span<const int32_t> tokens, std::span<const int32_t> positions) {
     const int32_t num_layers = files_->config.num_layers;
-    model::ForwardArgs args{tokens, positions, &*attention_, 0, num_layers, nullptr};
+    model::ForwardArgs args{tokens, positions, attention_.get(), 0, num_layers, nullptr};
     if (layers_at_once_ == 0) return model_->forward(args);
     hidden_.assign(tokens.size() * static_cast<size_t>(files_->config.model_dim), NAN);
     args.hidden = hidden_.data();
@@ -144,11 +144,9 @@ class Runner {
   base::ThreadPool pool_;
   device::Stream stream_;
   std::unique_ptr<load::ModelFiles> files_;
-  std::optional<store::KvPool> kv_;
-  std::vector<ops::KvHead> heads_;
-  std::vector<ops::KvLayer> layers_;
-  std::vector<int32_t> table_;
-  std::optional<exec::DenseAttention> attention_;
+  std::vector<core::BlockId> table_;
+  std::optional<exec::DeviceKv> kv_;
+  std::unique_ptr<exec::SparseAttention> attention_;
   std::unique_ptr<model::Model> model_;
   int32_t layers_at_once_ = 0;
   std::vector<float> hidden_;

@@ -1,0 +1,272 @@
+#include "exec/sparse_attention.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "ops/page_select.h"
+
+namespace exec {
+
+base::Result<std::unique_ptr<SparseAttention>> SparseAttention::create(device::Stream& stream,
+                                                                       const ops::OpTable& ops,
+                                                                       const KvOptions& options,
+                                                                       int32_t num_q_heads,
+                                                                       DeviceKv& kv) {
+  CHECK(options.sparse.reuse_interval >= 1 && options.sparse.sink_pages >= 0);
+  ASSIGN_OR_RETURN(SelectionState state, SelectionState::create(options));
+  std::unique_ptr<SparseAttention> made(
+      new SparseAttention(stream, ops, options, num_q_heads, kv, std::move(state)));
+  RETURN_IF_ERROR(made->allocate_scratch());
+  return made;
+}
+
+SparseAttention::SparseAttention(device::Stream& stream, const ops::OpTable& ops,
+                                 const KvOptions& options, int32_t num_q_heads, DeviceKv& kv,
+                                 SelectionState state)
+    : stream_(stream),
+      ops_(ops),
+      options_(options),
+      num_q_heads_(num_q_heads),
+      kv_(kv),
+      state_(std::move(state)),
+      tables_(options) {
+  for (int32_t layer = 0; layer < options_.num_layers; ++layer) {
+    layer_heads_begin_.push_back(layer_heads_.size());
+    for (int32_t head = 0; head < options_.num_kv_heads; ++head) {
+      const int32_t column = kv_.selecting_column(layer, head);
+      if (column >= 0) layer_heads_.push_back({head, column});
+    }
+  }
+  layer_heads_begin_.push_back(layer_heads_.size());
+  const auto heads = static_cast<size_t>(options_.num_kv_heads);
+  const auto seqs = static_cast<size_t>(options_.max_num_seqs);
+  const auto rows = static_cast<size_t>(options_.rows_max);
+  group_rows_max_ = selecting_rows_max(options_);
+  const auto group_rows = static_cast<size_t>(group_rows_max_);
+  if (options_.is_sparse()) {
+    stats_items_.reserve((rows / static_cast<size_t>(options_.page.page_tokens) + seqs) * heads);
+  }
+  score_items_.reserve(group_rows * heads);
+  runs_.reserve(std::min(group_rows, seqs));
+  attention_segments_.reserve(seqs + group_rows);
+  pages_selected_.reserve(seqs);
+}
+
+base::Result<void> SparseAttention::allocate_scratch() {
+  if (group_rows_max_ == 0) return {};
+  const int64_t places = int64_t{group_rows_max_} * options_.num_kv_heads;
+  scores_stride_ = options_.pages_max();
+  list_stride_ = options_.listed_max();
+  select_workspace_bytes_ = (ops::page_select_workspace_bytes(options_.pages_max()) + 63) / 64 * 64;
+  ASSIGN_OR_RETURN(scores_, device::Buffer::allocate(places * scores_stride_ * 4, "page scores"));
+  ASSIGN_OR_RETURN(pages_, device::Buffer::allocate(places * list_stride_ * 4, "selected pages"));
+  ASSIGN_OR_RETURN(lists_, device::Buffer::allocate(places * list_stride_ * 4, "selected frames"));
+  ASSIGN_OR_RETURN(counts_, device::Buffer::allocate(places * 4, "selection counts"));
+  if (select_workspace_bytes_ > 0) {
+    ASSIGN_OR_RETURN(select_workspace_, device::Buffer::allocate(
+                                            stream_.pool().num_threads() * select_workspace_bytes_,
+                                            "selection workspace"));
+  }
+  return {};
+}
+
+std::span<const SparseAttention::LayerHead> SparseAttention::selecting_heads(int32_t layer) const {
+  const size_t begin = layer_heads_begin_[static_cast<size_t>(layer)];
+  const size_t end = layer_heads_begin_[static_cast<size_t>(layer) + 1];
+  return {layer_heads_.data() + begin, end - begin};
+}
+
+void SparseAttention::begin_step(const core::StepPlan& plan) {
+  tables_.begin(plan, &state_);
+  counters_ = {};
+  pages_selected_.assign(plan.segments.size(), 0);
+}
+
+void SparseAttention::attend(const model::AttendArgs& args) {
+  const ops::KvLayer kv = kv_.layer(args.layer);
+  ops_.kv_write(stream_, {.kv = kv,
+                          .k = args.k,
+                          .v = args.v,
+                          .k_stride = args.stride,
+                          .v_stride = args.stride,
+                          .segments = tables_.segments()});
+  seal_pages(args.layer, kv);
+  const size_t num_rows = tables_.selecting_rows().size();
+  if (num_rows == 0 || selecting_heads(args.layer).empty()) {
+    run_attention(args, kv, tables_.segments());
+    return;
+  }
+  const auto whole = tables_.whole_segments();
+  attention_segments_.assign(whole.begin(), whole.end());
+  for (size_t begin = 0; begin < num_rows;) {
+    const size_t end = std::min(num_rows, begin + static_cast<size_t>(group_rows_max_));
+    select_group(args, {begin, end});
+    append_group({begin, end});
+    run_attention(args, kv, attention_segments_);
+    attention_segments_.clear();
+    begin = end;
+  }
+}
+
+void SparseAttention::run_attention(const model::AttendArgs& args, const ops::KvLayer& kv,
+                                    std::span<const ops::AttentionSegment> segments) {
+  ops_.attention(stream_, {.kv = kv,
+                           .q = args.q,
+                           .q_stride = args.stride,
+                           .num_q_heads = num_q_heads_,
+                           .softmax_scale = args.softmax_scale,
+                           .segments = segments,
+                           .out = args.out,
+                           .out_stride = args.stride,
+                           .workspace = args.workspace});
+}
+
+// Statistics of the pages whose last row was just written.
+void SparseAttention::seal_pages(int32_t layer, const ops::KvLayer& kv) {
+  const auto heads = selecting_heads(layer);
+  if (heads.empty() || tables_.sealed_pages().empty()) return;
+  stats_items_.clear();
+  const auto segments = tables_.segments();
+  for (const SealedPage& sealed : tables_.sealed_pages()) {
+    const core::Segment& planned = tables_.planned(sealed.segment);
+    const ops::AttentionSegment& segment = segments[static_cast<size_t>(sealed.segment)];
+    const int64_t block = core::index(planned.blocks[static_cast<size_t>(sealed.page)]);
+    for (const LayerHead& h : heads) {
+      const int32_t frame = segment.frames[h.head * segment.frames_head_stride + sealed.page];
+      stats_items_.push_back({.page = kv.frame(frame, h.head),
+                              .stats = kv_.stats(h.column) + block * options_.page.stats_bytes()});
+    }
+  }
+  ops_.page_stats(
+      stream_, {.page = options_.page, .kind = options_.sparse.page_stats, .items = stats_items_});
+  counters_.pages_sealed += std::ssize(stats_items_);
+}
+
+// Selections of a group of rows: their pages, and the frames these are in.
+void SparseAttention::select_group(const model::AttendArgs& args, RowRange group) {
+  score(args, group);
+  const auto rows = tables_.selecting_rows();
+  runs_.clear();
+  for (size_t i = group.begin; i < group.end; ++i) {
+    if (!runs_.empty() && rows[i].segment == rows[i - 1].segment) {
+      runs_.back().end = i + 1;
+    } else {
+      runs_.push_back({i, i + 1});
+    }
+  }
+  const auto heads = selecting_heads(args.layer);
+  const auto num_heads = static_cast<int64_t>(heads.size());
+  stream_.pool().parallel_for(std::ssize(runs_) * num_heads, [&](int64_t item, int worker) {
+    select_rows(args.layer, runs_[static_cast<size_t>(item / num_heads)], group.begin,
+                heads[static_cast<size_t>(item % num_heads)], worker);
+  });
+  count_group(args.layer, group);
+}
+
+// Scores of the pages before each row's own, for rows that select anew.
+void SparseAttention::score(const model::AttendArgs& args, RowRange group) {
+  const int32_t q_heads = num_q_heads_ / options_.num_kv_heads;
+  score_items_.clear();
+  for (size_t i = group.begin; i < group.end; ++i) {
+    const SelectingRow& row = tables_.selecting_rows()[i];
+    if (!reselects(row, args.layer)) continue;
+    const core::Segment& planned = tables_.planned(row.segment);
+    const int32_t num_pages = row.position / options_.page.page_tokens;
+    for (const LayerHead& h : selecting_heads(args.layer)) {
+      score_items_.push_back(
+          {.q = args.q + row.row * args.stride + int64_t{h.head} * q_heads * options_.page.head_dim,
+           .stats = kv_.stats(h.column),
+           .blocks = planned.blocks.data(),
+           .num_pages = num_pages,
+           .scores = scores_.as<float>() + place(i, group.begin, h.head) * scores_stride_});
+      counters_.pages_scored += num_pages;
+    }
+  }
+  counters_.selections += std::ssize(score_items_);
+  if (score_items_.empty()) return;
+  ops_.page_score(stream_, {.page = options_.page, .group = q_heads, .items = score_items_});
+}
+
+// One head of consecutive rows of a sequence, in their order: each may use the selection of the one
+// before.
+void SparseAttention::select_rows(int32_t layer, RowRange run, size_t group_begin,
+                                  const LayerHead& head, int worker) {
+  for (size_t i = run.begin; i < run.end; ++i) {
+    const SelectingRow& row = tables_.selecting_rows()[i];
+    const int32_t slot = tables_.planned(row.segment).slot;
+    const int32_t own_page = row.position / options_.page.page_tokens;
+    const int64_t at = place(i, group_begin, head.head);
+    int32_t* const pages = pages_.as<int32_t>() + at * list_stride_;
+    int32_t n = 0;
+    if (reselects(row, layer)) {
+      n = ops::page_select(
+          {.scores = {scores_.as<float>() + at * scores_stride_, static_cast<size_t>(own_page)},
+           .sink_pages = std::min(options_.sparse.sink_pages, row.num_selected - 1),
+           .num_selected = row.num_selected,
+           .pages = pages,
+           .workspace = {select_workspace_.data() + worker * select_workspace_bytes_,
+                         static_cast<size_t>(select_workspace_bytes_)}});
+      if (options_.sparse.reuse_interval > 1) {
+        state_.keep(slot, head.column, {pages, static_cast<size_t>(n)});
+      }
+    } else {
+      n = state_.reuse(slot, head.column, own_page, pages);
+    }
+    state_.stamp(slot, head.column, {pages, static_cast<size_t>(n)}, row.position);
+    counts_.as<int32_t>()[at] = n;
+    const int32_t* const table = tables_.segments()[static_cast<size_t>(row.segment)].frames;
+    int32_t* const list = lists_.as<int32_t>() + at * list_stride_;
+    for (int32_t k = 0; k < n; ++k) list[k] = table[pages[k]];
+  }
+}
+
+void SparseAttention::count_group(int32_t layer, RowRange group) {
+  for (size_t i = group.begin; i < group.end; ++i) {
+    const SelectingRow& row = tables_.selecting_rows()[i];
+    int64_t selected = 0;
+    for (const LayerHead& h : selecting_heads(layer)) {
+      selected += counts_.as<int32_t>()[place(i, group.begin, h.head)];
+    }
+    counters_.pages_selected += selected;
+    pages_selected_[static_cast<size_t>(row.segment)] += selected;
+    if (!reselects(row, layer)) {
+      counters_.selections_reused += std::ssize(selecting_heads(layer));
+    }
+  }
+}
+
+void SparseAttention::append_group(RowRange group) {
+  for (size_t i = group.begin; i < group.end; ++i) {
+    const SelectingRow& row = tables_.selecting_rows()[i];
+    const int64_t at = place(i, group.begin, 0);
+    ops::AttentionSegment segment = tables_.segments()[static_cast<size_t>(row.segment)];
+    segment.row_begin = row.row;
+    segment.row_end = row.row + 1;
+    segment.position_begin = row.position;
+    segment.frames = lists_.as<int32_t>() + at * list_stride_;
+    segment.frames_head_stride = list_stride_;
+    segment.num_selected = counts_.as<int32_t>() + at;
+    attention_segments_.push_back(segment);
+  }
+}
+
+void SparseAttention::end_step(core::StepResult* result) const {
+  result->kv = counters_;
+  for (size_t i = 0; i < result->segments.size(); ++i) {
+    core::SegmentResult& r = result->segments[i];
+    r.pages_selected = pages_selected_[i];
+    r.pages_missed = 0;
+    r.working_set_frames = 0;
+    r.working_set_pages = 0;
+    if (r.pages_selected == 0) continue;
+    const int32_t slot = tables_.planned(static_cast<int32_t>(i)).slot;
+    for (int32_t column = 0; column < kv_.selecting().num_columns(); ++column) {
+      const int32_t pages = state_.working_set(slot, column);
+      r.working_set_frames = std::max(r.working_set_frames, pages);
+      r.working_set_pages += pages;
+    }
+  }
+}
+
+}  // namespace exec

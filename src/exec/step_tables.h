@@ -1,0 +1,67 @@
+// A step's segments as attention sees them: tables of frames, which rows run under selection, which
+// pages the step fills.
+//
+// begin() makes them once a step, for all layers. Thread: the engine's. Allocates in the
+// constructor only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/step.h"
+#include "exec/kv_plan.h"
+#include "exec/selection_state.h"
+#include "ops/attention.h"
+
+namespace exec {
+
+// A decode row that attends to a selection of its pages.
+struct SelectingRow {
+  int32_t segment = 0;       // of the plan
+  int32_t row = 0;           // of the step
+  int32_t position = 0;      // of its sequence
+  int32_t num_selected = 0;  // K
+  bool fresh = false;        // there is no earlier selection to use again
+};
+
+// A page whose last row is among the step's.
+struct SealedPage {
+  int32_t segment = 0;  // of the plan
+  int32_t page = 0;     // of its sequence
+};
+
+class StepTables {
+ public:
+  explicit StepTables(const KvOptions& options);
+
+  void begin(const core::StepPlan& plan, SelectionState* state);
+
+  const core::Segment& planned(int32_t segment) const {
+    return plan_->segments[static_cast<size_t>(segment)];
+  }
+  // Every segment of the plan, over all its pages.
+  std::span<const ops::AttentionSegment> segments() const { return segments_; }
+  // The rows that are not under selection, over all their pages; and those that are, in order.
+  std::span<const ops::AttentionSegment> whole_segments() const { return whole_segments_; }
+  std::span<const SelectingRow> selecting_rows() const { return selecting_rows_; }
+  std::span<const SealedPage> sealed_pages() const { return sealed_pages_; }
+
+ private:
+  // Frames of the segment's pages from position 0, in the slot's place.
+  const int32_t* frames_table(const core::Segment& segment);
+  const int32_t* ring_table(const core::Segment& segment);
+  void add(const core::Segment& segment, int32_t row_begin, SelectionState* state);
+
+  const KvOptions options_;
+  const core::RingShape ring_;
+  bool any_streaming_;
+  int32_t local_max_ = 0;  // tokens
+  const core::StepPlan* plan_ = nullptr;
+  std::vector<int32_t> frames_, ring_frames_;  // (max_num_seqs, pages_max)
+  std::vector<ops::AttentionSegment> segments_, whole_segments_;
+  std::vector<SelectingRow> selecting_rows_;
+  std::vector<SealedPage> sealed_pages_;
+};
+
+}  // namespace exec
