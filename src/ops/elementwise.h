@@ -11,8 +11,9 @@
 
 namespace ops {
 
-// y[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. With num_groups > 1 a row is that many vectors
-// of `width`, each normalised on its own with the same weight (q/k norm over heads).
+// y[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight, or y[t] += that. With num_groups > 1 a row is
+// that many vectors of `width`, each normalised on its own with the same weight (q/k norm over
+// heads).
 struct RmsNormArgs {
   const float* x = nullptr;       // (T, num_groups, width), row stride x_stride
   int64_t x_stride = 0;           // elements
@@ -23,8 +24,9 @@ struct RmsNormArgs {
   int64_t width = 0;
   float* y = nullptr;  // as x, row stride y_stride; may be x itself
   int64_t y_stride = 0;
+  bool accumulate = false;  // add to what y holds (a residual) instead of replacing it
 };
-// TOLERANCE: relative 1e-5 against reference.
+// TOLERANCE: relative 1e-5 against reference, of the norm.
 using RmsNormFn = void (*)(device::Stream& stream, const RmsNormArgs& args);
 
 // Rotary embedding in place, halves convention: channels i and i + D/2 of a head rotate by position

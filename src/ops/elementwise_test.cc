@@ -79,6 +79,15 @@ TEST_F(Elementwise, RmsNormAgreesWithReference) {
           args.y = actual.data();
           version.rms_norm(stream_, args);
           expect_near(actual, expected, 1e-5f, 0.0f);
+          args.accumulate = true;  // once more: the doubled norm
+          version.rms_norm(stream_, args);
+          args.accumulate = false;
+          for (int64_t i = 0; i < rows * y_stride; ++i) {
+            const bool gap = i % y_stride >= groups * width;
+            const float once = expected[static_cast<size_t>(i)];
+            const float twice = actual[static_cast<size_t>(i)];
+            ASSERT_NEAR(twice, gap ? once : 2 * once, 4e-5f * std::fabs(once)) << i;
+          }
         }
       }
     }

@@ -30,7 +30,8 @@ void run_rms_norm(const ElementwiseKernels& kernels, device::Stream& stream,
   for_rows(stream, args.rows, args.num_groups * args.width, [&](int64_t row) {
     for (int64_t group = 0; group < args.num_groups; ++group) {
       kernels.rms_norm(args.x + row * args.x_stride + group * args.width, args.weight, args.width,
-                       args.eps, args.y + row * args.y_stride + group * args.width);
+                       args.eps, args.accumulate,
+                       args.y + row * args.y_stride + group * args.width);
     }
   });
 }

@@ -9,8 +9,9 @@
 namespace ops::cpu {
 
 struct ElementwiseKernels {
-  // y = x / sqrt(mean(x^2) + eps) * weight over `width` elements; y may be x.
-  void (*rms_norm)(const float* x, const float* weight, int64_t width, float eps, float* y);
+  // y = x / sqrt(mean(x^2) + eps) * weight over `width` elements, or y += that; y may be x.
+  void (*rms_norm)(const float* x, const float* weight, int64_t width, float eps, bool accumulate,
+                   float* y);
   // cosines[i] = magnitude * cos(position * frequencies[i]), sines likewise; count <= 128.
   void (*angles)(int32_t position, const float* frequencies, int32_t count, float magnitude,
                  float* cosines, float* sines);

@@ -44,7 +44,8 @@ struct Rows {
     __builtin_memcpy(x, &v, static_cast<size_t>(count) * 4);
   }
 
-  static void rms_norm(const float* x, const float* weight, int64_t width, float eps, float* y) {
+  static void rms_norm(const float* x, const float* weight, int64_t width, float eps,
+                       bool accumulate, float* y) {
     F sums[4] = {};
     int64_t i = 0;
     for (; i + 4 * kLanes <= width; i += 4 * kLanes) {
@@ -62,6 +63,12 @@ struct Rows {
     for (int j = 0; j < kLanes; ++j) sum += static_cast<double>(lanes[j]);
     const auto scale = static_cast<float>(
         1.0 / __builtin_sqrt(sum / static_cast<double>(width) + static_cast<double>(eps)));
+    if (accumulate) {
+      for (i = 0; i + kLanes <= width; i += kLanes)
+        store(y + i, load<F>(y + i) + load<F>(x + i) * scale * load<F>(weight + i));
+      for (; i < width; ++i) y[i] += x[i] * scale * weight[i];
+      return;
+    }
     for (i = 0; i + kLanes <= width; i += kLanes)
       store(y + i, load<F>(x + i) * scale * load<F>(weight + i));
     for (; i < width; ++i) y[i] = x[i] * scale * weight[i];

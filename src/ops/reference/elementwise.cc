@@ -15,8 +15,10 @@ void rms_norm(device::Stream&, const RmsNormArgs& args) {
       for (int64_t i = 0; i < args.width; ++i) squares += double{x[i]} * x[i];
       const double scale =
           1.0 / std::sqrt(squares / static_cast<double>(args.width) + double{args.eps});
-      for (int64_t i = 0; i < args.width; ++i)
-        y[i] = static_cast<float>(x[i] * scale * args.weight[i]);
+      for (int64_t i = 0; i < args.width; ++i) {
+        const double sum = args.accumulate ? double{y[i]} : 0.0;
+        y[i] = static_cast<float>(sum + x[i] * scale * args.weight[i]);
+      }
     }
   }
 }
