@@ -115,9 +115,12 @@ base::Result<void> choose_kv_options(const ServingOptions& options, const House&
   e->sparse = choice.sparse;
   e->tiers = choice.tiers;
   e->page_tokens = choice.page_tokens;
+  e->heads = c.windows;
   if (choice.heads_path.empty()) return {};
-  ASSIGN_OR_RETURN(e->heads, read_heads(choice.heads_path, c.num_layers, c.num_kv_heads,
-                                        {choice.sink_tokens, choice.local_tokens}));
+  ASSIGN_OR_RETURN(const core::HeadKinds file,
+                   read_heads(choice.heads_path, c.num_layers, c.num_kv_heads,
+                              {choice.sink_tokens, choice.local_tokens}));
+  e->heads = merge_heads(c.windows, file);
   return {};
 }
 

@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "core/ids.h"
+#include "core/kv_shape.h"
 
 namespace core {
 
-enum class Arch : uint8_t { kLlama, kQwen2, kQwen3 };
+enum class Arch : uint8_t { kLlama, kQwen2, kQwen3, kGemma3 };
 const char* arch_name(Arch arch);
 
 enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
@@ -46,13 +47,24 @@ struct ModelConfig {
   int32_t context_max = 0;   // tokens the model claims to handle
   float norm_eps = 1e-5f;
   RopeConfig rope;
+  // The model's own sliding-window layers (gemma3), whose heads see a window and no sink; empty:
+  // none. They rotate by local_rope.
+  HeadKinds windows;
+  RopeConfig local_rope;
+  float attention_scale = 0.0f;     // of q . k; 0 = 1 / sqrt(D)
+  bool scaled_embeddings = false;   // gemma3: rows of the embedding times sqrt(E)
+  bool post_norms = false;          // gemma3: RMSNorm of attention's and feed-forward's outputs
+  bool gelu_gate = false;           // gemma3: gelu_tanh gates the feed-forward, not silu
   bool tied_embeddings = false;     // the output matrix is the token embedding
   bool qkv_bias = false;            // qwen2
-  bool qk_norm = false;             // qwen3: RMSNorm of each head of q and k before RoPE
+  bool qk_norm = false;             // qwen3, gemma3: RMSNorm of each head of q and k before RoPE
   bool attention_out_bias = false;  // llama with attention_bias = true
   bool mlp_bias = false;            // llama with mlp_bias = true
   TokenId bos = -1;                 // -1: none
   std::vector<TokenId> eos;         // any of these ends a sequence
 };
+
+// Kinds of all heads where the layers that slide see `window` tokens: slides (L).
+HeadKinds window_kinds(const std::vector<bool>& slides, int32_t num_kv_heads, int32_t window);
 
 }  // namespace core

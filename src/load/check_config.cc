@@ -10,14 +10,14 @@ using base::Result;
 
 // Far above any model there is, far below where products of two of them leave 63 bits or buffers
 // sized by one of them hurt.
+constexpr int64_t kHeadsMax = 1 << 18;
 struct Limit {
   const char* field;
   int32_t value;
   int32_t max;
 };
 
-Result<void> check_rope(const std::string& where, const core::ModelConfig& config) {
-  const core::RopeConfig& rope = config.rope;
+Result<void> check_rope(const std::string& where, const core::RopeConfig& rope) {
   struct Number {
     const char* field;
     double value;
@@ -60,6 +60,17 @@ Result<void> check_rope(const std::string& where, const core::ModelConfig& confi
   return {};
 }
 
+Result<void> check_windows(const std::string& where, const core::ModelConfig& config) {
+  for (const core::HeadKind& kind : config.windows.kinds) {
+    if (kind.sink != 0 || kind.local < 0) {
+      return base::error(Code::kInvalidArgument,
+                         "{}: sliding window: expected 1 token or more, found {}", where,
+                         kind.local);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> check_config(const std::string& where, const core::ModelConfig& config) {
@@ -81,6 +92,11 @@ Result<void> check_config(const std::string& where, const core::ModelConfig& con
                        "{}: number of KV heads: expected a divisor of {} attention heads, found {}",
                        where, config.num_q_heads, config.num_kv_heads);
   }
+  if (int64_t{config.num_layers} * config.num_kv_heads > kHeadsMax) {
+    return base::error(Code::kInvalidArgument,
+                       "{}: KV heads of all layers: expected up to {}, found {}", where, kHeadsMax,
+                       int64_t{config.num_layers} * config.num_kv_heads);
+  }
   if (config.head_dim < 16 || config.head_dim > 256 || config.head_dim % 16 != 0) {
     return base::error(Code::kUnsupported,
                        "{}: head size: expected a multiple of 16 up to 256, found {}", where,
@@ -101,7 +117,14 @@ Result<void> check_config(const std::string& where, const core::ModelConfig& con
                          where, config.vocab_size, eos);
     }
   }
-  return check_rope(where, config);
+  if (!std::isfinite(config.attention_scale) || config.attention_scale < 0) {
+    return base::error(Code::kInvalidArgument,
+                       "{}: attention scale: expected a number above 0, found {}", where,
+                       config.attention_scale);
+  }
+  RETURN_IF_ERROR(check_windows(where, config));
+  RETURN_IF_ERROR(check_rope(where, config.rope));
+  return check_rope(where, config.local_rope);
 }
 
 }  // namespace load

@@ -16,8 +16,7 @@ namespace {
 
 using core::RopeScaling;
 
-std::string describe_rope(const core::ModelConfig& config) {
-  const core::RopeConfig& rope = config.rope;
+std::string describe_rope(const core::RopeConfig& rope) {
   std::string text = fmt::format("theta {}", rope.theta);
   switch (rope.scaling) {
     case RopeScaling::kNone:
@@ -97,7 +96,22 @@ std::string describe_options(const core::ModelConfig& c) {
   if (c.attention_out_bias) options.push_back("bias on the attention output");
   if (c.mlp_bias) options.push_back("biases in the feed-forward");
   if (c.qk_norm) options.push_back("q and k normed by head");
+  if (c.post_norms) options.push_back("outputs normed");
+  if (c.gelu_gate) options.push_back("GELU gate");
+  if (c.scaled_embeddings) options.push_back("embeddings scaled");
   return fmt::format("{}", fmt::join(options, ", "));
+}
+
+// "15 of 18 layers see 512 tokens, RoPE theta 10000".
+std::string describe_windows(const core::ModelConfig& c) {
+  int32_t layers = 0, tokens = 0;
+  for (int32_t layer = 0; layer < c.num_layers; ++layer) {
+    if (!c.windows.at(layer, 0).is_streaming()) continue;
+    ++layers;
+    tokens = c.windows.at(layer, 0).local;
+  }
+  return fmt::format("{} of {} layers see {} tokens, RoPE {}", layers, c.num_layers, tokens,
+                     describe_rope(c.local_rope));
 }
 
 std::string describe_tokenizer(const ModelFiles& model) {
@@ -142,7 +156,8 @@ std::string describe(const ModelFiles& model) {
   line("options", describe_options(c));
   line("norm epsilon", fmt::format("{}", c.norm_eps));
   line("context", fmt::format("{} tokens", c.context_max));
-  line("RoPE", describe_rope(c));
+  line("RoPE", describe_rope(c.rope));
+  if (c.windows.any_streaming()) line("windows", describe_windows(c));
   const int64_t kv_elements = int64_t{2} * c.num_layers * c.num_kv_heads * c.head_dim;
   line("KV cache",
        fmt::format("{} a token in BF16, {} at full context", base::format_bytes(2 * kv_elements),

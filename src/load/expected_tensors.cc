@@ -34,10 +34,12 @@ std::vector<ExpectedTensor> tensors_of_layer(const core::ModelConfig& c, int32_t
     add("attn_k_norm", {D}, TensorRole::kNorm);
   }
   add_matrix("attn_output", E, Q, c.attention_out_bias);
+  if (c.post_norms) add("attn_post_norm", {E}, TensorRole::kNorm);
   add("ffn_norm", {E}, TensorRole::kNorm);
   add_matrix("ffn_gate", F, E, c.mlp_bias);
   add_matrix("ffn_up", F, E, c.mlp_bias);
   add_matrix("ffn_down", E, F, c.mlp_bias);
+  if (c.post_norms) add("ffn_post_norm", {E}, TensorRole::kNorm);
   return out;
 }
 

@@ -193,4 +193,18 @@ base::Result<std::vector<int32_t>> GgufFile::int32s(std::string_view key) const 
   return out;
 }
 
+base::Result<std::vector<bool>> GgufFile::flags(std::string_view key) const {
+  ASSIGN_OR_RETURN(const GgufValue* value,
+                   find_array(key, "an array of bool, int32 or uint32",
+                              {GgufType::kBool, GgufType::kInt32, GgufType::kUint32}));
+  std::vector<bool> out;
+  if (value == nullptr) return out;
+  const size_t width = value->element_type == GgufType::kBool ? 1 : 4;
+  for (size_t i = 0; i < value->count; ++i) {
+    out.push_back(width == 1 ? read<uint8_t>(value->bytes, i) != 0
+                             : read<uint32_t>(value->bytes, i * width) != 0);
+  }
+  return out;
+}
+
 }  // namespace load

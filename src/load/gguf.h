@@ -80,6 +80,7 @@ class GgufFile {
   base::Result<std::vector<std::string_view>> strings(std::string_view key) const;
   base::Result<std::vector<float>> floats(std::string_view key) const;
   base::Result<std::vector<int32_t>> int32s(std::string_view key) const;
+  base::Result<std::vector<bool>> flags(std::string_view key) const;  // bools, or integers != 0
 
  private:
   base::Error wrong_type(std::string_view key, const GgufValue& value,

@@ -30,11 +30,15 @@ constexpr std::string_view kKnownKeys[] = {
     "attention.value_length",
     "attention.layer_norm_rms_epsilon",
     "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
     "attention.causal",
     "expert_count",
     "expert_used_count",
     "rope.dimension_count",
     "rope.freq_base",
+    "rope.freq_base_swa",
     "rope.scale_linear",
     "rope.scaling.type",
     "rope.scaling.factor",
@@ -127,12 +131,14 @@ Result<core::Arch> read_arch(const GgufFile& gguf) {
                        gguf.file(), *splits);
   }
   ASSIGN_OR_RETURN(auto name, gguf.string("general.architecture"));
-  for (core::Arch arch : {core::Arch::kLlama, core::Arch::kQwen2, core::Arch::kQwen3}) {
+  for (core::Arch arch :
+       {core::Arch::kLlama, core::Arch::kQwen2, core::Arch::kQwen3, core::Arch::kGemma3}) {
     if (name && *name == core::arch_name(arch)) return arch;
   }
-  return base::error(name ? Code::kUnsupported : Code::kInvalidArgument,
-                     "{}: key 'general.architecture': expected llama, qwen2 or qwen3, found {}",
-                     gguf.file(), name ? fmt::format("'{}'", printable(*name)) : "none");
+  return base::error(
+      name ? Code::kUnsupported : Code::kInvalidArgument,
+      "{}: key 'general.architecture': expected llama, qwen2, qwen3 or gemma3, found {}",
+      gguf.file(), name ? fmt::format("'{}'", printable(*name)) : "none");
 }
 
 Result<void> read_sizes(const GgufFile& gguf, const ConfigReader& keys, core::ModelConfig& c) {
@@ -238,12 +244,55 @@ Result<void> read_rope(const GgufFile& gguf, const ConfigReader& keys, core::Mod
   return {};
 }
 
+// Which layers slide: one flag a layer, or a period whose last layer does not.
+Result<std::vector<bool>> read_window_pattern(const GgufFile& gguf, const ConfigReader& keys,
+                                              int32_t num_layers) {
+  const std::string key = keys.key("attention.sliding_window_pattern");
+  const GgufValue* value = gguf.find(key);
+  std::vector<bool> slides(static_cast<size_t>(num_layers));
+  if (value != nullptr && value->type == GgufType::kArray) {
+    ASSIGN_OR_RETURN(slides, gguf.flags(key));
+    if (slides.size() == static_cast<size_t>(num_layers)) return slides;
+    return base::error(Code::kInvalidArgument,
+                       "{}: key '{}': expected a period or one flag for each of {} layers, found "
+                       "{} flags",
+                       gguf.file(), key, num_layers, slides.size());
+  }
+  ASSIGN_OR_RETURN(const std::optional<int64_t> found, gguf.integer(key));
+  const int64_t period = found.value_or(6);
+  if (period < 1) {
+    return base::error(Code::kInvalidArgument, "{}: key '{}': expected 1 or more, found {}",
+                       gguf.file(), key, period);
+  }
+  for (int32_t i = 0; i < num_layers; ++i) slides[static_cast<size_t>(i)] = (i + 1) % period != 0;
+  return slides;
+}
+
+// gemma3: what the architecture fixes and what the file's keys say. REQUIRES: sizes and RoPE read.
+Result<void> read_gemma3(const GgufFile& gguf, const ConfigReader& keys, core::ModelConfig& c) {
+  c.qk_norm = c.post_norms = c.gelu_gate = c.scaled_embeddings = true;
+  // No key says how attention is scaled: by the head size, except in the model of 27 billion, which
+  // is known by its layers.
+  if (c.num_layers == 62 && c.num_q_heads > 0) {
+    c.attention_scale = 1.0f / std::sqrt(static_cast<float>(c.model_dim / c.num_q_heads));
+  }
+  ASSIGN_OR_RETURN(c.local_rope.theta, keys.number_or("rope.freq_base_swa", 10000.0));
+  ASSIGN_OR_RETURN(const int32_t window, keys.size_or("attention.sliding_window", 0));
+  if (window == 0) return {};
+  RETURN_IF_ERROR(check_config(gguf.file(), c));  // sizes, before what they size
+  ASSIGN_OR_RETURN(const auto slides, read_window_pattern(gguf, keys, c.num_layers));
+  c.windows = core::window_kinds(slides, c.num_kv_heads, window);
+  return {};
+}
+
 Result<void> refuse_options(const GgufFile& gguf, const ConfigReader& keys,
                             const core::ModelConfig& config) {
   RETURN_IF_ERROR(keys.refuse_unknown_keys());
   RETURN_IF_ERROR(keys.refuse_unless("expert_count", 0));
+  RETURN_IF_ERROR(keys.refuse_unless("attn_logit_softcapping", 0));
+  RETURN_IF_ERROR(keys.refuse_unless("final_logit_softcapping", 0));
   ASSIGN_OR_RETURN(int32_t window, keys.size_or("attention.sliding_window", 0));
-  if (window != 0 && window < config.context_max) {
+  if (window != 0 && window < config.context_max && config.arch != core::Arch::kGemma3) {
     return base::error(Code::kUnsupported,
                        "{}: key '{}': sliding-window attention is not supported (expected none, or "
                        "at least the context of {}), found {}",
@@ -260,7 +309,9 @@ Result<void> refuse_options(const GgufFile& gguf, const ConfigReader& keys,
 
 // "blk.0.attn_q_bias" -> "blk.0.attn_q.bias"; everything else is a weight.
 std::string gguf_name(const std::string& canonical) {
-  const NameParts parts = split_name(canonical);
+  NameParts parts = split_name(canonical);
+  if (parts.part == "attn_post_norm") parts.part = "post_attention_norm";
+  if (parts.part == "ffn_post_norm") parts.part = "post_ffw_norm";
   const char* suffix = parts.bias ? ".bias" : ".weight";
   return parts.layer < 0 ? parts.part + suffix
                          : fmt::format("blk.{}.{}{}", parts.layer, parts.part, suffix);
@@ -328,13 +379,14 @@ Result<core::ModelConfig> read_gguf_config(const GgufFile& gguf) {
   const ConfigReader keys(gguf, core::arch_name(config.arch));
   RETURN_IF_ERROR(read_sizes(gguf, keys, config));
   RETURN_IF_ERROR(read_rope(gguf, keys, config));
+  if (config.arch == core::Arch::kGemma3) RETURN_IF_ERROR(read_gemma3(gguf, keys, config));
   RETURN_IF_ERROR(refuse_options(gguf, keys, config));
   auto has = [&](const char* tensor) { return gguf.find_tensor(tensor) != nullptr; };
   config.tied_embeddings = !has("output.weight");
   config.qkv_bias = config.arch == core::Arch::kQwen2 || has("blk.0.attn_q.bias");
   config.attention_out_bias = has("blk.0.attn_output.bias");
   config.mlp_bias = has("blk.0.ffn_gate.bias");
-  config.qk_norm = config.arch == core::Arch::kQwen3;
+  config.qk_norm = config.qk_norm || config.arch == core::Arch::kQwen3;
   RETURN_IF_ERROR(check_config(gguf.file(), config));
   return config;
 }

@@ -98,6 +98,31 @@ TEST(GgufModel, QwenRowsStandInOrder) {
   EXPECT_THAT((*qwen3)->tensors.at("blk.0.attn_k_norm").shape, ElementsAre(16));
 }
 
+TEST(GgufModel, Gemma3) {
+  GgufTestFile f = tiny_gguf("gemma3");
+  const core::ModelConfig plain = config_of(f);
+  EXPECT_TRUE(plain.qk_norm && plain.post_norms && plain.gelu_gate && plain.scaled_embeddings);
+  EXPECT_FALSE(plain.windows.any_streaming());
+  EXPECT_EQ(plain.attention_scale, 0.0f);
+  f.set("gemma3.attention.sliding_window", 512u);
+  f.set("gemma3.rope.freq_base_swa", 20000.0f);
+  const std::string bytes = f.build();
+  const auto model = read(bytes).value();
+  EXPECT_FALSE(model->tensors.at("blk.1.attn_post_norm").stored_less_one);
+  EXPECT_THAT(model->tensors.at("blk.1.ffn_post_norm").shape, ElementsAre(32));
+  EXPECT_EQ(model->config.local_rope.theta, 20000.0);
+  const core::HeadKind window{0, 512};
+  EXPECT_THAT(model->config.windows.kinds, ElementsAre(window, window));  // the sixth sees all
+  f.set("gemma3.attention.sliding_window_pattern", 2u);
+  EXPECT_THAT(config_of(f).windows.kinds, ElementsAre(window, core::HeadKind{}));
+  f.set_array<uint8_t>("gemma3.attention.sliding_window_pattern", GgufType::kBool, {0, 1});
+  EXPECT_THAT(config_of(f).windows.kinds, ElementsAre(core::HeadKind{}, window));
+  f.set_array<uint8_t>("gemma3.attention.sliding_window_pattern", GgufType::kBool, {0, 1, 1});
+  expect_refused(f, Code::kInvalidArgument, {"expected a period or one flag", "found 3 flags"});
+  f.set("gemma3.attention.sliding_window_pattern", 0u);
+  expect_refused(f, Code::kInvalidArgument, {"sliding_window_pattern': expected 1 or more"});
+}
+
 TEST(GgufModel, HeadSizeMayDifferFromTheEvenShare) {
   GgufTestFile f = tiny_gguf("qwen3");
   f.set("qwen3.attention.key_length", 32u);
@@ -165,8 +190,9 @@ TEST(GgufModel, RefusesWhatChangesTheMathematics) {
     f.set(key, value);
     return f;
   };
-  expect_refused(with("gemma3", "general.architecture"), Code::kUnsupported,
-                 {"'general.architecture': expected llama, qwen2 or qwen3, found 'gemma3'"});
+  expect_refused(
+      with("gemma2", "general.architecture"), Code::kUnsupported,
+      {"'general.architecture': expected llama, qwen2, qwen3 or gemma3, found 'gemma2'"});
   expect_refused(with(8u, "llama.expert_count"), Code::kUnsupported,
                  {"'llama.expert_count': expected 0", "found 8"});
   expect_refused(with(1024u, "llama.attention.sliding_window"), Code::kUnsupported,
@@ -179,8 +205,9 @@ TEST(GgufModel, RefusesWhatChangesTheMathematics) {
   expect_refused(with(8u, "llama.rope.dimension_count"), Code::kUnsupported,
                  {"'llama.rope.dimension_count': expected the head size 16", "found 8"});
   expect_refused(with("longrope", "llama.rope.scaling.type"), Code::kUnsupported, {"'longrope'"});
-  expect_refused(with(30.0f, "llama.final_logit_softcapping"), Code::kUnsupported,
-                 {"key 'llama.final_logit_softcapping' is not supported"});
+  expect_refused(
+      with(30.0f, "llama.final_logit_softcapping"), Code::kUnsupported,
+      {"key 'llama.final_logit_softcapping': expected 0 (others are not supported), found 30"});
   expect_refused(with("adapter", "general.type"), Code::kUnsupported,
                  {"'general.type': expected 'model'"});
   expect_refused(with(2u, "split.count"), Code::kUnsupported, {"'split.count'"});

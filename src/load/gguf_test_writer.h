@@ -167,7 +167,11 @@ inline GgufTestFile tiny_gguf(const std::string& arch = "llama") {
       f.add_tensor(blk + "attn_k.bias", {16});
       f.add_tensor(blk + "attn_v.bias", {16});
     }
-    if (arch == "qwen3") {
+    if (arch == "gemma3") {
+      f.add_tensor(blk + "post_attention_norm.weight", {32});
+      f.add_tensor(blk + "post_ffw_norm.weight", {32});
+    }
+    if (arch == "qwen3" || arch == "gemma3") {
       f.add_tensor(blk + "attn_q_norm.weight", {16});
       f.add_tensor(blk + "attn_k_norm.weight", {16});
     }

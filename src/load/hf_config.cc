@@ -19,10 +19,13 @@ struct ModelType {
   std::string_view class_name;
   core::Arch arch;
 };
-constexpr ModelType kModelTypes[] = {{"llama", "LlamaForCausalLM", core::Arch::kLlama},
-                                     {"mistral", "MistralForCausalLM", core::Arch::kLlama},
-                                     {"qwen2", "Qwen2ForCausalLM", core::Arch::kQwen2},
-                                     {"qwen3", "Qwen3ForCausalLM", core::Arch::kQwen3}};
+constexpr ModelType kModelTypes[] = {
+    {"llama", "LlamaForCausalLM", core::Arch::kLlama},
+    {"mistral", "MistralForCausalLM", core::Arch::kLlama},
+    {"qwen2", "Qwen2ForCausalLM", core::Arch::kQwen2},
+    {"qwen3", "Qwen3ForCausalLM", core::Arch::kQwen3},
+    {"gemma3_text", "Gemma3ForCausalLM", core::Arch::kGemma3},
+    {"gemma3", "Gemma3ForConditionalGeneration", core::Arch::kGemma3}};
 
 // Of training, generation and bookkeeping, though some names sound like mathematics.
 constexpr std::string_view kHarmless[] = {"initializer_range",
@@ -118,7 +121,8 @@ Result<const ModelType*> read_model_type(const JsonObject& root) {
   const auto* type = std::find_if(std::begin(kModelTypes), std::end(kModelTypes),
                                   [&](const ModelType& t) { return name && t.name == *name; });
   if (type == std::end(kModelTypes)) {
-    return root.wrong("model_type", "'llama', 'mistral', 'qwen2' or 'qwen3'",
+    return root.wrong("model_type",
+                      "'llama', 'mistral', 'qwen2', 'qwen3', 'gemma3' or 'gemma3_text'",
                       name ? Code::kUnsupported : Code::kInvalidArgument);
   }
   std::optional<JsonValue> classes = root.find("architectures");
@@ -137,18 +141,6 @@ Result<const ModelType*> read_model_type(const JsonObject& root) {
   return type;
 }
 
-Result<int32_t> size_or(const JsonObject& root, std::string_view key, int32_t absent) {
-  ASSIGN_OR_RETURN(auto value, root.integer(key));
-  if (value && (*value < 0 || *value > INT32_MAX)) return root.wrong(key, "0 to 2147483647");
-  return value ? static_cast<int32_t>(*value) : absent;
-}
-
-Result<int32_t> size(const JsonObject& root, std::string_view key) {
-  ASSIGN_OR_RETURN(int32_t value, size_or(root, key, -1));
-  if (value < 0) return root.wrong(key, "an integer");
-  return value;
-}
-
 Result<bool> flag_or(const JsonObject& root, std::string_view key, bool absent) {
   ASSIGN_OR_RETURN(auto value, root.boolean(key));
   return value.value_or(absent);
@@ -156,20 +148,20 @@ Result<bool> flag_or(const JsonObject& root, std::string_view key, bool absent) 
 
 // Where a key is absent, the default of the model's own class.
 Result<void> read_sizes(const JsonObject& root, const ModelType& type, core::ModelConfig& c) {
-  ASSIGN_OR_RETURN(c.num_layers, size(root, "num_hidden_layers"));
-  ASSIGN_OR_RETURN(c.model_dim, size(root, "hidden_size"));
-  ASSIGN_OR_RETURN(c.ffn_dim, size(root, "intermediate_size"));
-  ASSIGN_OR_RETURN(c.vocab_size, size(root, "vocab_size"));
-  ASSIGN_OR_RETURN(c.context_max, size(root, "max_position_embeddings"));
-  ASSIGN_OR_RETURN(c.num_q_heads, size(root, "num_attention_heads"));
+  ASSIGN_OR_RETURN(c.num_layers, read_hf_size(root, "num_hidden_layers", -1));
+  ASSIGN_OR_RETURN(c.model_dim, read_hf_size(root, "hidden_size", -1));
+  ASSIGN_OR_RETURN(c.ffn_dim, read_hf_size(root, "intermediate_size", -1));
+  ASSIGN_OR_RETURN(c.vocab_size, read_hf_size(root, "vocab_size", -1));
+  ASSIGN_OR_RETURN(c.context_max, read_hf_size(root, "max_position_embeddings", -1));
+  ASSIGN_OR_RETURN(c.num_q_heads, read_hf_size(root, "num_attention_heads", -1));
   // Null means as many as attention heads for all; absent means that for llama and a number of its
   // own for the others.
   const bool absent = !root.fields().contains("num_key_value_heads");
   if (absent && type.name != "llama") return root.wrong("num_key_value_heads", "an integer");
-  ASSIGN_OR_RETURN(c.num_kv_heads, size_or(root, "num_key_value_heads", c.num_q_heads));
+  ASSIGN_OR_RETURN(c.num_kv_heads, read_hf_size(root, "num_key_value_heads", c.num_q_heads));
   const int32_t even_share = c.num_q_heads > 0 ? c.model_dim / c.num_q_heads : 0;
-  ASSIGN_OR_RETURN(c.head_dim,
-                   size_or(root, "head_dim", type.arch == core::Arch::kQwen3 ? 128 : even_share));
+  ASSIGN_OR_RETURN(c.head_dim, read_hf_size(root, "head_dim",
+                                            type.arch == core::Arch::kQwen3 ? 128 : even_share));
   ASSIGN_OR_RETURN(auto eps, root.number("rms_norm_eps"));
   c.norm_eps = static_cast<float>(eps.value_or(1e-6));
   return {};
@@ -184,6 +176,7 @@ Result<void> read_flags(const JsonObject& root, const ModelType& type, core::Mod
       break;  // always, and the output never
     case core::Arch::kLlama:
     case core::Arch::kQwen3:
+    case core::Arch::kGemma3:
       c.qkv_bias = c.attention_out_bias = attention_bias;
       break;
   }
@@ -208,9 +201,9 @@ Result<void> refuse_sliding_window(const JsonObject& root, const ModelType& type
   if (type.name == "llama") return {};  // has no such key: the rule for unknown ones applies
   const bool qwen = type.arch != core::Arch::kLlama;
   const bool absent = !root.fields().contains("sliding_window");
-  ASSIGN_OR_RETURN(int32_t window, size_or(root, "sliding_window", absent ? 4096 : 0));
+  ASSIGN_OR_RETURN(int32_t window, read_hf_size(root, "sliding_window", absent ? 4096 : 0));
   ASSIGN_OR_RETURN(bool slides, flag_or(root, "use_sliding_window", !qwen));
-  ASSIGN_OR_RETURN(int32_t first_layer, size_or(root, "max_window_layers", qwen ? 28 : 0));
+  ASSIGN_OR_RETURN(int32_t first_layer, read_hf_size(root, "max_window_layers", qwen ? 28 : 0));
   const bool active = slides && window != 0 && window < c.context_max && first_layer < c.num_layers;
   if (!active) return {};
   return base::error(Code::kUnsupported,
@@ -232,6 +225,10 @@ Result<void> refuse_options(const JsonObject& root) {
   if (code != nullptr && code->fields().contains("AutoModelForCausalLM")) {
     return root.wrong("auto_map", "no model code of its own", Code::kUnsupported);
   }
+  return {};
+}
+
+Result<void> refuse_layer_types(const JsonObject& root) {
   std::optional<JsonValue> layer_types = root.find("layer_types");
   if (!layer_types) return {};
   simdjson::dom::array array;
@@ -247,7 +244,23 @@ Result<void> refuse_options(const JsonObject& root) {
   return {};
 }
 
+// What all but gemma3 share.
+Result<void> read_body(const JsonObject& root, const ModelType& type, core::ModelConfig& c) {
+  RETURN_IF_ERROR(read_sizes(root, type, c));
+  RETURN_IF_ERROR(read_flags(root, type, c));
+  RETURN_IF_ERROR(read_hf_rope(root, c));
+  RETURN_IF_ERROR(refuse_sliding_window(root, type, c));
+  return refuse_layer_types(root);
+}
+
 }  // namespace
+
+Result<int32_t> read_hf_size(const JsonObject& root, std::string_view key, int32_t absent) {
+  ASSIGN_OR_RETURN(auto value, root.integer(key));
+  if (value && (*value < 0 || *value > INT32_MAX)) return root.wrong(key, "0 to 2147483647");
+  if (!value && absent < 0) return root.wrong(key, "an integer");
+  return value ? static_cast<int32_t>(*value) : absent;
+}
 
 Result<std::vector<core::TokenId>> read_hf_token_ids(const JsonObject& root, std::string_view key) {
   std::vector<core::TokenId> ids;
@@ -271,21 +284,44 @@ Result<std::vector<core::TokenId>> read_hf_token_ids(const JsonObject& root, std
   return ids;
 }
 
+namespace {
+
+// Keeps what is there where these keys are absent.
+Result<void> read_token_ids(const JsonObject& root, core::ModelConfig& config) {
+  ASSIGN_OR_RETURN(const auto bos, read_hf_token_ids(root, "bos_token_id"));
+  if (!bos.empty()) config.bos = bos[0];
+  ASSIGN_OR_RETURN(auto eos, read_hf_token_ids(root, "eos_token_id"));
+  if (!eos.empty()) config.eos = std::move(eos);
+  return {};
+}
+
+}  // namespace
+
 Result<core::ModelConfig> read_hf_config(const std::string& file, std::string_view json) {
   ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(file, json));
   ASSIGN_OR_RETURN(const JsonObject root, document.root());
   ASSIGN_OR_RETURN(const ModelType* type, read_model_type(root));
   core::ModelConfig config;
   config.arch = type->arch;
-  RETURN_IF_ERROR(read_sizes(root, *type, config));
-  RETURN_IF_ERROR(read_flags(root, *type, config));
-  RETURN_IF_ERROR(read_hf_rope(root, config));
-  RETURN_IF_ERROR(refuse_sliding_window(root, *type, config));
   RETURN_IF_ERROR(refuse_options(root));
-  ASSIGN_OR_RETURN(const auto bos, read_hf_token_ids(root, "bos_token_id"));
-  if (!bos.empty()) config.bos = bos[0];
-  ASSIGN_OR_RETURN(config.eos, read_hf_token_ids(root, "eos_token_id"));
-  RETURN_IF_ERROR(refuse_unknown_keys(root));
+  // A model with vision describes its text model in an object of its own.
+  std::unique_ptr<JsonObject> nested;
+  if (type->name == "gemma3") {
+    ASSIGN_OR_RETURN(nested, root.object("text_config"));
+    if (nested == nullptr) return root.wrong("text_config", "an object");
+    (void)nested->find("model_type");
+    (void)nested->find("architectures");
+    RETURN_IF_ERROR(refuse_options(*nested));
+  }
+  const JsonObject& body = nested != nullptr ? *nested : root;
+  if (type->arch == core::Arch::kGemma3) {
+    RETURN_IF_ERROR(read_hf_gemma3(body, config));
+  } else {
+    RETURN_IF_ERROR(read_body(body, *type, config));
+  }
+  RETURN_IF_ERROR(read_token_ids(body, config));
+  if (nested != nullptr) RETURN_IF_ERROR(read_token_ids(root, config));
+  RETURN_IF_ERROR(refuse_unknown_keys(body));
   RETURN_IF_ERROR(check_config(file, config));
   return config;
 }

@@ -194,9 +194,8 @@ TEST(HfConfig, SlidingWindows) {
 }
 
 TEST(HfConfig, RefusesWhatChangesTheMathematics) {
-  expect_refused(
-      config_json("gemma3"),
-      {"key 'model_type': expected 'llama', 'mistral', 'qwen2' or 'qwen3', found 'gemma3'"});
+  expect_refused(config_json("gemma2"), {"key 'model_type': expected 'llama', 'mistral', 'qwen2', "
+                                         "'qwen3', 'gemma3' or 'gemma3_text', found 'gemma2'"});
   expect_refused(config_json("llama", R"(,"architectures":["LlamaForSequenceClassification"])"),
                  {"'architectures': expected 'LlamaForCausalLM'"});
   expect_refused(config_json("llama", R"(,"quantization_config":{"quant_method":"awq"})"),
@@ -218,6 +217,67 @@ TEST(HfConfig, RefusesWhatChangesTheMathematics) {
   }
   config_of(config_json("llama", R"(,"residual_multiplier":1.0)"));
   expect_refused(config_json("llama", R"(,"num_experts":1)"), {"num_experts"});
+}
+
+const char* const kGemma3 =
+    R"({"model_type":"gemma3_text","hidden_size":32,"intermediate_size":48,"num_hidden_layers":2,
+    "num_attention_heads":2,"num_key_value_heads":1,"head_dim":16,"vocab_size":8,"sliding_window":24)";
+
+TEST(HfConfig, Gemma3InOldAndNewSpelling) {
+  const core::ModelConfig old = config_of(
+      std::string(kGemma3) +
+      R"(,"rope_theta":2e6,"rope_local_base_freq":2e4,"rope_scaling":{"rope_type":"linear","factor":8.0},
+      "sliding_window_pattern":2,"query_pre_attn_scalar":64,"attn_logit_softcapping":null})");
+  const core::ModelConfig now = config_of(
+      std::string(kGemma3) +
+      R"(,"rope_parameters":{"full_attention":{"rope_type":"linear","factor":8.0,"rope_theta":2e6},
+      "sliding_attention":{"rope_type":"default","rope_theta":2e4}},"_sliding_window_pattern":6,
+      "layer_types":["sliding_attention","full_attention"],"query_pre_attn_scalar":64,
+      "use_bidirectional_attention":false,"hidden_activation":"gelu_pytorch_tanh"})");
+  for (const core::ModelConfig& c : {old, now}) {
+    EXPECT_EQ(c.arch, core::Arch::kGemma3);
+    EXPECT_TRUE(c.qk_norm && c.post_norms && c.gelu_gate && c.scaled_embeddings);
+    EXPECT_TRUE(c.tied_embeddings);
+    EXPECT_EQ(c.context_max, 131072);
+    EXPECT_EQ(c.attention_scale, 0.125f);
+    EXPECT_EQ(c.rope.theta, 2e6);
+    EXPECT_EQ(c.rope.scaling, RopeScaling::kLinear);
+    EXPECT_EQ(c.rope.factor, 8.0);
+    EXPECT_EQ(c.local_rope.theta, 2e4);
+    EXPECT_EQ(c.local_rope.scaling, RopeScaling::kNone);
+    EXPECT_THAT(c.windows.kinds, ElementsAre(core::HeadKind{0, 24}, core::HeadKind{}));
+  }
+}
+
+TEST(HfConfig, Gemma3InsideAModelWithVision) {
+  const std::string text(kGemma3);
+  const core::ModelConfig c =
+      config_of(R"({"model_type":"gemma3","architectures":["Gemma3ForConditionalGeneration"],)"
+                R"("eos_token_id":[1,6],"vision_config":{"hidden_size":1152},"text_config":)" +
+                text + "}}");
+  EXPECT_EQ(c.num_layers, 2);
+  EXPECT_THAT(c.eos, ElementsAre(1, 6));
+  EXPECT_EQ(c.rope.theta, 1e6);
+  EXPECT_EQ(c.local_rope.theta, 1e4);
+  expect_refused(R"({"model_type":"gemma3"})", {"key 'text_config': expected an object"},
+                 Code::kInvalidArgument);
+}
+
+TEST(HfConfig, Gemma3RefusesWhatChangesTheMathematics) {
+  auto with = [](const char* more) { return std::string(kGemma3) + more + "}"; };
+  expect_refused(with(R"(,"use_bidirectional_attention":true)"), {"use_bidirectional_attention"});
+  expect_refused(with(R"(,"final_logit_softcapping":30.0)"), {"final_logit_softcapping"});
+  expect_refused(with(R"(,"hidden_activation":"gelu")"), {"hidden_activation"});
+  expect_refused(with(R"(,"layer_types":["full_attention","chunked_attention"])"),
+                 {"layer_types", "chunked_attention"});
+  expect_refused(with(R"(,"layer_types":["full_attention"])"), {"one element a layer"},
+                 Code::kInvalidArgument);
+  expect_refused(with(R"(,"query_pre_attn_scalar":0)"), {"query_pre_attn_scalar"},
+                 Code::kInvalidArgument);
+  expect_refused(with(R"(,"rope_parameters":{"rope_type":"default"})"), {"rope_parameters"},
+                 Code::kInvalidArgument);
+  expect_refused(with(R"(,"sliding_window_pattern":0)"), {"sliding_window_pattern"},
+                 Code::kInvalidArgument);
 }
 
 TEST(HfConfig, AcceptsBookkeeping) {

@@ -50,11 +50,10 @@ double yarn_magnitude(double factor, double weight) {
   return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
 }
 
-Result<void> read_yarn(const JsonObject& rope, core::ModelConfig& config) {
-  core::RopeConfig& out = config.rope;
+Result<void> read_yarn(const JsonObject& rope, core::RopeConfig& out, int32_t& context_max) {
   ASSIGN_OR_RETURN(out.factor, required(rope, "factor"));
   ASSIGN_OR_RETURN(out.original_context,
-                   tokens_or(rope, "original_max_position_embeddings", config.context_max));
+                   tokens_or(rope, "original_max_position_embeddings", context_max));
   ASSIGN_OR_RETURN(out.beta_fast, number_or(rope, "beta_fast", 32.0));
   ASSIGN_OR_RETURN(out.beta_slow, number_or(rope, "beta_slow", 1.0));
   ASSIGN_OR_RETURN(auto truncate, rope.boolean("truncate"));
@@ -68,8 +67,8 @@ Result<void> read_yarn(const JsonObject& rope, core::ModelConfig& config) {
         yarn_magnitude(out.factor, mscale) / yarn_magnitude(out.factor, mscale_all_dim);
   }
   const double stretched = out.factor * out.original_context;
-  if (stretched > config.context_max && stretched < INT32_MAX) {
-    config.context_max = static_cast<int32_t>(stretched);
+  if (stretched > context_max && stretched < INT32_MAX) {
+    context_max = static_cast<int32_t>(stretched);
   }
   return {};
 }
@@ -94,26 +93,26 @@ Result<void> refuse_partial(const JsonObject& object) {
   return {};
 }
 
-Result<void> read_scaling(const JsonObject& rope, core::ModelConfig& config) {
-  ASSIGN_OR_RETURN(config.rope.scaling, read_type(rope));
-  ASSIGN_OR_RETURN(config.rope.theta, number_or(rope, "rope_theta", config.rope.theta));
+Result<void> read_scaling(const JsonObject& rope, core::RopeConfig& out, int32_t& context_max) {
+  ASSIGN_OR_RETURN(out.scaling, read_type(rope));
+  ASSIGN_OR_RETURN(out.theta, number_or(rope, "rope_theta", out.theta));
   RETURN_IF_ERROR(refuse_partial(rope));
   (void)rope.find("finetuned");  // says who trained it, not what it computes
-  switch (config.rope.scaling) {
+  switch (out.scaling) {
     case RopeScaling::kNone: {
       ASSIGN_OR_RETURN(double factor, number_or(rope, "factor", 1.0));
       if (factor != 1.0) return rope.wrong("factor", "none, or 1, without a type");
       break;
     }
     case RopeScaling::kLinear: {
-      ASSIGN_OR_RETURN(config.rope.factor, required(rope, "factor"));
+      ASSIGN_OR_RETURN(out.factor, required(rope, "factor"));
       break;
     }
     case RopeScaling::kLlama3:
-      RETURN_IF_ERROR(read_llama3(rope, config.rope));
+      RETURN_IF_ERROR(read_llama3(rope, out));
       break;
     case RopeScaling::kYarn:
-      RETURN_IF_ERROR(read_yarn(rope, config));
+      RETURN_IF_ERROR(read_yarn(rope, out, context_max));
       break;
   }
   const auto unread = rope.unread();
@@ -133,9 +132,31 @@ Result<void> read_hf_rope(const JsonObject& root, core::ModelConfig& config) {
   if (scaling != nullptr && parameters != nullptr) {
     return root.wrong("rope_scaling", "none beside rope_parameters");
   }
-  if (scaling != nullptr) return read_scaling(*scaling, config);
-  if (parameters != nullptr) return read_scaling(*parameters, config);
+  if (scaling != nullptr) return read_scaling(*scaling, config.rope, config.context_max);
+  if (parameters != nullptr) return read_scaling(*parameters, config.rope, config.context_max);
   return {};
+}
+
+// Old spelling: rope_theta, rope_scaling and rope_local_base_freq; new: rope_parameters with one
+// object a kind of layer.
+Result<void> read_hf_gemma3_rope(const JsonObject& root, core::ModelConfig& config) {
+  ASSIGN_OR_RETURN(config.rope.theta, number_or(root, "rope_theta", 1e6));
+  ASSIGN_OR_RETURN(config.local_rope.theta, number_or(root, "rope_local_base_freq", 1e4));
+  RETURN_IF_ERROR(refuse_partial(root));
+  ASSIGN_OR_RETURN(const auto scaling, root.object("rope_scaling"));
+  ASSIGN_OR_RETURN(const auto parameters, root.object("rope_parameters"));
+  if (scaling != nullptr && parameters != nullptr) {
+    return root.wrong("rope_scaling", "none beside rope_parameters");
+  }
+  if (scaling != nullptr) return read_scaling(*scaling, config.rope, config.context_max);
+  if (parameters == nullptr) return {};
+  ASSIGN_OR_RETURN(const auto full, parameters->object("full_attention"));
+  ASSIGN_OR_RETURN(const auto sliding, parameters->object("sliding_attention"));
+  if (full == nullptr || sliding == nullptr || !parameters->unread().empty()) {
+    return root.wrong("rope_parameters", "full_attention and sliding_attention, both objects");
+  }
+  RETURN_IF_ERROR(read_scaling(*full, config.rope, config.context_max));
+  return read_scaling(*sliding, config.local_rope, config.context_max);
 }
 
 }  // namespace load

@@ -45,6 +45,11 @@ bool exists(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0;
 }
 
+struct Found {
+  const SafetensorsFile* file = nullptr;
+  const SafetensorsTensor* tensor = nullptr;
+};
+
 // Canonical part -> name inside a layer.
 const std::map<std::string_view, std::string_view>& layer_names() {
   static const auto& names = *new std::map<std::string_view, std::string_view>{
@@ -57,24 +62,47 @@ const std::map<std::string_view, std::string_view>& layer_names() {
   return names;
 }
 
-std::string hf_name(const std::string& canonical) {
-  if (canonical == "token_embd") return "model.embed_tokens.weight";
-  if (canonical == "output_norm") return "model.norm.weight";
+// Of gemma3, where they differ: the norm behind attention has the name that others give to the one
+// before the feed-forward.
+const std::map<std::string_view, std::string_view>& gemma3_names() {
+  static const auto& names = *new std::map<std::string_view, std::string_view>{
+      {"attn_post_norm", "post_attention_layernorm"},
+      {"ffn_norm", "pre_feedforward_layernorm"},
+      {"ffn_post_norm", "post_feedforward_layernorm"}};
+  return names;
+}
+
+// `model` is what stands before the text model's own names: "model.", or more in a model with
+// vision.
+std::string hf_name(const std::string& canonical, core::Arch arch, std::string_view model) {
+  if (canonical == "token_embd") return fmt::format("{}embed_tokens.weight", model);
+  if (canonical == "output_norm") return fmt::format("{}norm.weight", model);
   if (canonical == "output") return "lm_head.weight";
   const NameParts parts = split_name(canonical);
-  return fmt::format("model.layers.{}.{}.{}", parts.layer, layer_names().at(parts.part),
+  const auto special = gemma3_names().find(parts.part);
+  const bool is_special = arch == core::Arch::kGemma3 && special != gemma3_names().end();
+  return fmt::format("{}layers.{}.{}.{}", model, parts.layer,
+                     is_special ? special->second : layer_names().at(parts.part),
                      parts.bias ? "bias" : "weight");
 }
 
-struct Found {
-  const SafetensorsFile* file = nullptr;
-  const SafetensorsTensor* tensor = nullptr;
-};
+// Of the text model among all names of a checkpoint.
+std::string_view text_prefix(const std::map<std::string_view, Found>& all) {
+  for (std::string_view prefix : {"language_model.model.", "model.language_model."}) {
+    const auto first = all.lower_bound(prefix);
+    if (first != all.end() && first->first.starts_with(prefix)) return prefix;
+  }
+  return "model.";
+}
 
 // Old checkpoints carry RoPE tables; tied ones may carry a copy of the embedding, which their own
 // library ignores too.
-bool is_harmless(std::string_view name, bool tied) {
-  return name.ends_with("rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
+// A model with vision is served as its text model.
+bool is_harmless(std::string_view name, bool tied, bool vision) {
+  const bool is_image = name.find("vision_tower.") != std::string_view::npos ||
+                        name.find("multi_modal_projector.") != std::string_view::npos;
+  return name.ends_with("rotary_emb.inv_freq") || (tied && name.ends_with("lm_head.weight")) ||
+         (vision && is_image);
 }
 
 // The shards' names in the index, and which tensor it says is where.
@@ -192,7 +220,9 @@ Result<void> read_hf_tensors(const std::vector<SafetensorsFile>& files, ModelFil
     }
   }
   TensorSource source;
-  source.file_name = hf_name;
+  const std::string_view prefix = text_prefix(all);
+  const core::Arch arch = model.config.arch;
+  source.file_name = [=](const std::string& name) { return hf_name(name, arch, prefix); };
   source.find = [&](const std::string& name) -> Result<Tensor> {
     auto it = all.find(name);
     if (it == all.end()) return base::error(Code::kNotFound, "{}", name);
@@ -212,14 +242,19 @@ Result<void> read_hf_tensors(const std::vector<SafetensorsFile>& files, ModelFil
   RETURN_IF_ERROR(collect_tensors(files[0].file(), model.config, source, model.tensors, used));
   const std::set<std::string_view> used_names(used.begin(), used.end());
   for (const auto& [name, found] : all) {
-    if (used_names.contains(name) || is_harmless(name, model.config.tied_embeddings)) continue;
+    if (used_names.contains(name) ||
+        is_harmless(name, model.config.tied_embeddings, prefix != "model.")) {
+      continue;
+    }
     return base::error(Code::kUnsupported,
                        "{}: tensor '{}': expected only tensors that a {} model with this "
                        "config.json has, found one of shape {}",
                        found.file->file(), printable(name), core::arch_name(model.config.arch),
                        format_shape(found.tensor->shape));
   }
-  for (const auto& [name, tensor] : model.tensors) {
+  for (auto& [name, tensor] : model.tensors) {
+    tensor.stored_less_one = arch == core::Arch::kGemma3 && tensor.shape.size() == 1 &&
+                             split_name(name).part.ends_with("norm");
     model.weight_bytes += static_cast<int64_t>(tensor.bytes.size());
   }
   return {};

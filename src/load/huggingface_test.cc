@@ -48,6 +48,39 @@ TEST(HuggingFace, OneFile) {
   EXPECT_FALSE(model->has_tokenizer);
 }
 
+// The text model of a checkpoint with vision, names as the hub has them and as transformers 5 saves
+// them.
+TEST(HuggingFace, Gemma3WithVision) {
+  for (const char* prefix : {"language_model.model.", "model.language_model."}) {
+    SafetensorsTestFile file;
+    for (const auto& entry : tiny_safetensors(false, true).entries) {
+      std::string name = entry.name;
+      name.replace(0, std::string_view("model.").size(), prefix);
+      file.add(name, entry.shape);
+    }
+    for (int layer = 0; layer < 2; ++layer) {
+      const std::string blk = fmt::format("{}layers.{}.", prefix, layer);
+      file.add(blk + "pre_feedforward_layernorm.weight", {32});
+      file.add(blk + "post_feedforward_layernorm.weight", {32});
+    }
+    file.add("vision_tower.vision_model.embeddings.patch_embedding.bias", {4});
+    file.add("multi_modal_projector.mm_input_projection_weight", {4, 4});
+    TemporaryFolder folder;
+    folder.write(
+        "config.json",
+        R"({"model_type":"gemma3","text_config":{"model_type":"gemma3_text","hidden_size":32,)"
+        R"("intermediate_size":48,"num_hidden_layers":2,"num_attention_heads":2,)"
+        R"("num_key_value_heads":1,"head_dim":16,"vocab_size":8}})");
+    folder.write("model.safetensors", file.build());
+    const auto model = open_good(folder);
+    EXPECT_EQ(model->tensors.size(), 2 + 2 * 13u);
+    EXPECT_TRUE(model->tensors.at("blk.0.attn_post_norm").stored_less_one);
+    EXPECT_TRUE(model->tensors.at("blk.1.attn_q_norm").stored_less_one);
+    EXPECT_TRUE(model->tensors.at("output_norm").stored_less_one);
+    EXPECT_FALSE(model->tensors.at("blk.0.attn_q").stored_less_one);
+  }
+}
+
 TEST(HuggingFace, Shards) {
   SafetensorsTestFile first = tiny_safetensors(true), second;
   const std::string moved = "model.layers.1.mlp.down_proj.weight";

@@ -25,11 +25,13 @@ namespace load {
 //   blk.N.attn_norm  blk.N.attn_{q,k}_norm
 //   blk.N.attn_{q,k,v,output}  blk.N.attn_{q,k,v,output}_bias
 //   blk.N.ffn_norm  blk.N.ffn_{gate,up,down}  blk.N.ffn_{gate,up,down}_bias
+//   blk.N.attn_post_norm  blk.N.ffn_post_norm
 struct Tensor {
   core::DType type = core::DType::kF32;
   std::vector<int64_t> shape;              // row-major: {rows, cols} or {width}
   std::span<const std::byte> bytes;        // in one of ModelFiles::files, or in `owned`
   int32_t rope_interleaved_head_dim = 0;   // ops::RowOrder of q and k in llama GGUF files
+  bool stored_less_one = false;            // gemma's norms in safetensors: the weight is 1 + stored
   const base::MappedFile* file = nullptr;  // whose pages may be dropped once packed; null = none
 };
 

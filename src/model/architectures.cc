@@ -20,6 +20,8 @@ base::Result<std::unique_ptr<Model>> create_model(device::Stream& stream, const 
       return make_qwen2(std::move(parts));
     case core::Arch::kQwen3:
       return make_qwen3(std::move(parts));
+    case core::Arch::kGemma3:
+      return make_gemma3(std::move(parts));
   }
   return base::error(base::Code::kUnsupported, "architecture {}: no implementation",
                      core::arch_name(files.config.arch));

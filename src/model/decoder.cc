@@ -53,6 +53,7 @@ Decoder::Decoder(DecoderParts parts)
       limits_(parts.limits),
       weights_(std::move(parts.weights)),
       rope_(rope_frequencies(config_.rope, config_.head_dim)),
+      local_rope_(rope_frequencies(config_.local_rope, config_.head_dim)),
       workspace_(std::move(parts.workspace)),
       q_width_(int64_t{config_.num_q_heads} * config_.head_dim),
       kv_width_(int64_t{config_.num_kv_heads} * config_.head_dim),
@@ -77,7 +78,9 @@ void Decoder::forward(const ForwardArgs& args) {
   CHECK(args.hidden != nullptr || (args.layer_begin == 0 && finished_));
   x_ = args.hidden != nullptr ? args.hidden : own_x_;
   if (rows_ == 0) return;
-  if (args.layer_begin == 0) ops_.embed(stream_, {&weights_.token_embd, args.tokens, x_});
+  if (args.layer_begin == 0) {
+    ops_.embed(stream_, {&weights_.token_embd, args.tokens, x_, weights_.embedding_scale});
+  }
   for (int32_t layer = args.layer_begin; layer < args.layer_end; ++layer) run_layer(layer, args);
 }
 
@@ -153,7 +156,9 @@ void Decoder::normalise_heads(const LayerWeights& w) {
   norm(k(), w.k_norm, config_.num_kv_heads);
 }
 
-void Decoder::rotate(const ForwardArgs& args) {
+void Decoder::rotate(int32_t layer, const ForwardArgs& args) {
+  const bool slides = config_.windows.at(layer, 0).is_streaming();
+  const RopeFrequencies& frequencies = slides ? local_rope_ : rope_;
   auto rope = [&](float* x, int32_t heads) {
     ops_.rope(stream_, {.x = x,
                         .x_stride = qkv_width_,
@@ -161,28 +166,48 @@ void Decoder::rotate(const ForwardArgs& args) {
                         .num_heads = heads,
                         .head_dim = config_.head_dim,
                         .positions = args.positions,
-                        .inverse_frequencies = rope_.inverse,
-                        .magnitude = rope_.magnitude});
+                        .inverse_frequencies = frequencies.inverse,
+                        .magnitude = frequencies.magnitude});
   };
   rope(q(), config_.num_q_heads);
   rope(k(), config_.num_kv_heads);
 }
 
 void Decoder::attend(int32_t layer, const ForwardArgs& args) {
-  args.attention->attend({.layer = layer,
-                          .q = q(),
-                          .k = k(),
-                          .v = v(),
-                          .stride = qkv_width_,
-                          .softmax_scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
-                          .out = q(),
-                          .workspace = scratch_});
+  args.attention->attend(
+      {.layer = layer,
+       .q = q(),
+       .k = k(),
+       .v = v(),
+       .stride = qkv_width_,
+       .softmax_scale = config_.attention_scale > 0
+                            ? config_.attention_scale
+                            : 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+       .out = q(),
+       .workspace = scratch_});
+}
+
+void Decoder::add_projected(const float* x, int64_t x_stride, const ops::PackedMatrix& weight,
+                            const std::vector<float>& bias, const std::vector<float>& post_norm) {
+  const int64_t width = config_.model_dim;
+  const bool direct = post_norm.empty();
+  const ops::LinearOutput output{&weight, or_null(bias), direct ? x_ : h_, width, direct};
+  linear(x, x_stride, rows_, {&output, 1});
+  if (direct) return;
+  ops_.rms_norm(stream_, {.x = h_,
+                          .x_stride = width,
+                          .weight = post_norm.data(),
+                          .eps = config_.norm_eps,
+                          .rows = rows_,
+                          .num_groups = 1,
+                          .width = width,
+                          .y = x_,
+                          .y_stride = width,
+                          .accumulate = true});
 }
 
 void Decoder::add_attention_output(const LayerWeights& w) {
-  const ops::LinearOutput output{&w.attn_output, or_null(w.attn_output_bias), x_, config_.model_dim,
-                                 true};
-  linear(q(), qkv_width_, rows_, {&output, 1});
+  add_projected(q(), qkv_width_, w.attn_output, w.attn_output_bias, w.attn_post_norm);
 }
 
 void Decoder::add_gated_mlp(const LayerWeights& w) {
@@ -193,15 +218,15 @@ void Decoder::add_gated_mlp(const LayerWeights& w) {
       {{&w.gate, or_null(w.gate_bias), gate, stride, false},
        {&w.up, or_null(w.up_bias), up, stride, false}}};
   linear(h_, config_.model_dim, rows_, outputs);
-  ops_.swiglu(stream_, {.gate = gate,
-                        .up = up,
-                        .stride = stride,
-                        .rows = rows_,
-                        .width = width,
-                        .out = gate,
-                        .out_stride = stride});
-  const ops::LinearOutput output{&w.down, or_null(w.down_bias), x_, config_.model_dim, true};
-  linear(gate, stride, rows_, {&output, 1});
+  const auto gate_fn = config_.gelu_gate ? ops_.geglu : ops_.swiglu;
+  gate_fn(stream_, {.gate = gate,
+                    .up = up,
+                    .stride = stride,
+                    .rows = rows_,
+                    .width = width,
+                    .out = gate,
+                    .out_stride = stride});
+  add_projected(gate, stride, w.down, w.down_bias, w.ffn_post_norm);
 }
 
 }  // namespace model

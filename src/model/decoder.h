@@ -2,10 +2,11 @@
 // that change it.
 //
 // An architecture is a class with one method, run_layer(), that reads like its paper: llama.cc,
-// qwen2.cc, qwen3.cc. The blocks below hold no architecture's special cases: an absent bias or norm
-// is an empty vector in the weights. Workspace, all f32, sized once for rows_max rows T: x (T, E;
-// unused by a pass that brings its own residual stream), h (T, E), qkv (T, (Hq + 2 Hk) D), gate_up
-// (T, 2 F), and the scratch of the largest op. Attention writes over q, SwiGLU over gate.
+// qwen2.cc, qwen3.cc, gemma3.cc. The blocks below hold no architecture's special cases: an absent
+// bias or norm is an empty vector in the weights. Workspace, all f32, sized once for rows_max rows
+// T: x (T, E; unused by a pass that brings its own residual stream), h (T, E), qkv (T, (Hq + 2 Hk)
+// D), gate_up (T, 2 F), and the scratch of the largest op. Attention writes over q, SwiGLU over
+// gate.
 #pragma once
 
 #include <array>
@@ -45,15 +46,19 @@ class Decoder : public Model {
   void normalise(const std::vector<float>& weight);     // h = RMSNorm(x)
   void project_qkv(const LayerWeights& w);              // q, k, v = h W^T + b
   void normalise_heads(const LayerWeights& w);          // q and k: RMSNorm per head
-  void rotate(const ForwardArgs& args);                 // RoPE on q and k
+  void rotate(int32_t layer, const ForwardArgs& args);  // RoPE on q and k
   void attend(int32_t layer, const ForwardArgs& args);  // q = attention of q over k, v, the past
-  void add_attention_output(const LayerWeights& w);     // x += q W^T + b
-  void add_gated_mlp(const LayerWeights& w);            // x += down(silu(gate(h)) * up(h))
+  // x += y for y = q W^T + b, or x += RMSNorm(y); h is lost
+  void add_attention_output(const LayerWeights& w);
+  // x += y for y = down(f(gate(h)) * up(h)), or x += RMSNorm(y); h is lost
+  void add_gated_mlp(const LayerWeights& w);
 
  private:
   float* q() const { return qkv_; }
   float* k() const { return qkv_ + q_width_; }
   float* v() const { return qkv_ + q_width_ + kv_width_; }
+  void add_projected(const float* x, int64_t x_stride, const ops::PackedMatrix& weight,
+                     const std::vector<float>& bias, const std::vector<float>& post_norm);
   void linear(const float* x, int64_t x_stride, int64_t rows,
               std::span<const ops::LinearOutput> outputs);
 
@@ -62,7 +67,7 @@ class Decoder : public Model {
   const core::ModelConfig config_;
   const ModelLimits limits_;
   const DecoderWeights weights_;
-  const RopeFrequencies rope_;
+  const RopeFrequencies rope_, local_rope_;  // of sliding-window layers
   device::Buffer workspace_;
   int64_t q_width_, kv_width_, qkv_width_;
   int64_t rows_ = 0;       // T of the running or last forward
@@ -77,5 +82,6 @@ class Decoder : public Model {
 std::unique_ptr<Model> make_llama(DecoderParts parts);
 std::unique_ptr<Model> make_qwen2(DecoderParts parts);
 std::unique_ptr<Model> make_qwen3(DecoderParts parts);
+std::unique_ptr<Model> make_gemma3(DecoderParts parts);
 
 }  // namespace model

@@ -13,7 +13,7 @@ class Qwen2 final : public Decoder {
     const LayerWeights& w = weights(layer);
     normalise(w.attn_norm);
     project_qkv(w);
-    rotate(args);
+    rotate(layer, args);
     attend(layer, args);
     add_attention_output(w);
     normalise(w.ffn_norm);

@@ -15,7 +15,7 @@ class Qwen3 final : public Decoder {
     normalise(w.attn_norm);
     project_qkv(w);
     normalise_heads(w);
-    rotate(args);
+    rotate(layer, args);
     attend(layer, args);
     add_attention_output(w);
     normalise(w.ffn_norm);

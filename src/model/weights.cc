@@ -1,7 +1,9 @@
 #include "model/weights.h"
 
+#include <cmath>
 #include <utility>
 
+#include "ops/reference/bfloat16.h"
 #include "ops/reference/dequantize.h"
 
 namespace model {
@@ -38,7 +40,8 @@ class Packer {
     ops::WeightView order{tensor.type, width, 1, nullptr, {tensor.rope_interleaved_head_dim}};
     out->resize(stored.size());
     for (int64_t i = 0; i < width; ++i) {
-      (*out)[static_cast<size_t>(i)] = stored[static_cast<size_t>(ops::file_row(order, i))];
+      const float value = stored[static_cast<size_t>(ops::file_row(order, i))];
+      (*out)[static_cast<size_t>(i)] = tensor.stored_less_one ? 1.0f + value : value;
     }
     finished(tensor);
   }
@@ -76,6 +79,7 @@ base::Result<void> pack_layer(Packer& pack, const core::ModelConfig& c, const st
   pack.vector(prefix + "attn_k_norm", c.qk_norm, &w->k_norm);
   RETURN_IF_ERROR(pack.matrix(prefix + "attn_output", &w->attn_output));
   pack.vector(prefix + "attn_output_bias", c.attention_out_bias, &w->attn_output_bias);
+  pack.vector(prefix + "attn_post_norm", c.post_norms, &w->attn_post_norm);
   pack.vector(prefix + "ffn_norm", true, &w->ffn_norm);
   RETURN_IF_ERROR(pack.matrix(prefix + "ffn_gate", &w->gate));
   RETURN_IF_ERROR(pack.matrix(prefix + "ffn_up", &w->up));
@@ -83,7 +87,18 @@ base::Result<void> pack_layer(Packer& pack, const core::ModelConfig& c, const st
   pack.vector(prefix + "ffn_gate_bias", c.mlp_bias, &w->gate_bias);
   pack.vector(prefix + "ffn_up_bias", c.mlp_bias, &w->up_bias);
   pack.vector(prefix + "ffn_down_bias", c.mlp_bias, &w->down_bias);
+  pack.vector(prefix + "ffn_post_norm", c.post_norms, &w->ffn_post_norm);
   return {};
+}
+
+// sqrt(E), rounded as the embedding is stored: what such models were trained with, and how
+// transformers runs them. Quantised embeddings are read as floats, and so is their scale.
+float embedding_scale(int32_t model_dim, core::DType type) {
+  const float scale = std::sqrt(static_cast<float>(model_dim));
+  if (type == core::DType::kBF16) {
+    return ops::reference::bfloat16_to_float(ops::reference::float_to_bfloat16(scale));
+  }
+  return scale;
 }
 
 }  // namespace
@@ -104,6 +119,7 @@ base::Result<DecoderWeights> pack_weights(device::Stream& stream, const ops::OpT
   Packer pack(stream, ops, files, progress);
   DecoderWeights w;
   RETURN_IF_ERROR(pack.matrix("token_embd", &w.token_embd));
+  if (c.scaled_embeddings) w.embedding_scale = embedding_scale(c.model_dim, w.token_embd.source);
   w.layers.resize(static_cast<size_t>(c.num_layers));
   for (int32_t layer = 0; layer < c.num_layers; ++layer) {
     RETURN_IF_ERROR(

@@ -22,13 +22,16 @@ struct LayerWeights {
   std::vector<float> q_norm, k_norm;                 // (D)
   ops::PackedMatrix attn_output;                     // (E, Hq D)
   std::vector<float> attn_output_bias;               // (E)
+  std::vector<float> attn_post_norm;                 // (E)
   std::vector<float> ffn_norm;                       // (E)
   ops::PackedMatrix gate, up, down;                  // (F, E), (F, E), (E, F)
   std::vector<float> gate_bias, up_bias, down_bias;  // (F), (F), (E)
+  std::vector<float> ffn_post_norm;                  // (E)
 };
 
 struct DecoderWeights {
   ops::PackedMatrix token_embd;      // (V, E)
+  float embedding_scale = 1.0f;      // of its rows, as input only
   std::vector<LayerWeights> layers;  // (L)
   std::vector<float> output_norm;    // (E)
   ops::PackedMatrix output;          // (V, E); no rows when the embedding serves as output matrix

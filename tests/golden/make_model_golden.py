@@ -3,23 +3,24 @@
 For each variant: NAME/config.json and NAME/model.safetensors (F32, as transformers saves them) and NAME/logits.f32: float32
 (64, V), little endian, the logits of the first 64 positions of the token sequence tokens() below. The script checks that the
 same logits come out teacher-forced, one token a step. Also:
-  llama_g3/model.gguf, qwen2/model.gguf, qwen3/model.gguf   the same weights in GGUF's names and row order (F32)
+  llama_g3/model.gguf, qwen2/model.gguf, qwen3/model.gguf, gemma3/model.gguf   the same weights in GGUF's names, row order and norms (F32)
   mixed_quants/model.gguf                a llama of one layer in which every quantised type stands once
   bf16_sharded/, f16/                    a llama in BF16 over two shards, and in F16
   longneedle/logits.f32 (32, V): positions 63, 127, ... 2047 of document 0 of needles-2k.jsonl, weights dequantised to float;
   longneedle/argmax.i32 (2048), longneedle/logsumexp.f32 (2048): of every position.
 
-usage: make_model_golden.py REPOSITORY OUT      needs torch, transformers, safetensors, tokenizers, gguf, numpy
+usage: make_model_golden.py REPOSITORY OUT [PREFIX]      needs torch, transformers, safetensors, tokenizers, gguf, numpy
+With PREFIX only the variants whose names start with it.
 """
 import json, os, sys
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, MistralConfig, Qwen2Config, Qwen3Config
 from tokenizers import Tokenizer
 import gguf
 
-repository, out = sys.argv[1:]
+repository, out, prefix = (sys.argv[1:] + [""])[:3]
 torch.set_grad_enabled(False)
 torch.set_num_threads(8)
 V, E, F, POSITIONS = 96, 32, 64, 64
@@ -42,6 +43,13 @@ def base(**more):
     return d
 
 
+def gemma(**more):
+    d = base(tie_word_embeddings=True, rms_norm_eps=1e-6, hidden_activation="gelu_pytorch_tanh", attention_bias=False)
+    del d["rope_theta"]
+    d.update(more)
+    return d
+
+
 VARIANTS = {
     "llama_g1": LlamaConfig(**base(num_attention_heads=2, num_key_value_heads=2)),
     "llama_g3": LlamaConfig(**base(hidden_size=48, num_attention_heads=3)),
@@ -60,15 +68,29 @@ VARIANTS = {
     "qwen2_g4": Qwen2Config(**base(num_attention_heads=4, head_dim=8 * 4)),
     "qwen3": Qwen3Config(**base(num_attention_heads=4, num_key_value_heads=2, head_dim=64, use_sliding_window=False)),
     "qwen3_tied_d128": Qwen3Config(**base(num_attention_heads=2, num_key_value_heads=1, head_dim=128, tie_word_embeddings=True)),
+    # Windows shorter than the 64 positions, both RoPE bases, one of them scaled; an attention scale that is not the head's (GGUF cannot say it).
+    "gemma3": Gemma3TextConfig(**gemma(num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_hidden_layers=3, sliding_window=12,
+                                       layer_types=["sliding_attention", "sliding_attention", "full_attention"], query_pre_attn_scalar=16,
+                                       rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                                                        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}})),
+    "gemma3_d256": Gemma3TextConfig(**gemma(hidden_size=16, intermediate_size=32, head_dim=256, sliding_window=40,
+                                            layer_types=["full_attention", "sliding_attention"], query_pre_attn_scalar=168)),
 }
 
 
 def randomise(model, seed):
     """Weights large enough that attention is far from uniform, biases and norms away from 0 and 1."""
     g = torch.Generator().manual_seed(seed)
+    is_gemma = model.config.model_type == "gemma3_text"  # its norms store the weight less one, its embedding is scaled up
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=g)
-        if "norm" in name:
+        if is_gemma and ("q_norm" in name or "k_norm" in name):
+            p.copy_(0.6 + 0.3 * noise)
+        elif is_gemma and "norm" in name:
+            p.copy_(0.3 * noise)
+        elif is_gemma and "embed_tokens" in name:
+            p.copy_(0.4 * noise)
+        elif "norm" in name:
             p.copy_(1.0 + 0.2 * noise)
         elif name.endswith("bias"):
             p.copy_(0.3 * noise)
@@ -99,18 +121,20 @@ def save(name, model, array):
         os.remove(f"{folder}/generation_config.json")
 
 
+GEMMA_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+               "post_feedforward_layernorm": "post_ffw_norm"}
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
          "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
          "post_attention_layernorm": "ffn_norm", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
 
 
-def gguf_name(name):
+def gguf_name(name, arch="llama"):
     if name == "model.embed_tokens.weight": return "token_embd.weight"
     if name == "model.norm.weight": return "output_norm.weight"
     if name == "lm_head.weight": return "output.weight"
     _, _, layer, rest = name.split(".", 3)
     stem, kind = rest.rsplit(".", 1)
-    return f"blk.{layer}.{NAMES[stem]}.{kind}"
+    return f"blk.{layer}.{GEMMA_NAMES[stem] if arch == 'gemma3' and stem in GEMMA_NAMES else NAMES[stem]}.{kind}"
 
 
 def interleave(w, heads):
@@ -123,7 +147,13 @@ def write_gguf(path, arch, c, arrays):
     w.add_context_length(c.max_position_embeddings); w.add_embedding_length(c.hidden_size); w.add_block_count(c.num_hidden_layers)
     w.add_feed_forward_length(c.intermediate_size); w.add_head_count(c.num_attention_heads); w.add_head_count_kv(c.num_key_value_heads)
     w.add_key_length(c.head_dim); w.add_value_length(c.head_dim); w.add_layer_norm_rms_eps(c.rms_norm_eps)
-    theta = c.rope_parameters["rope_theta"] if getattr(c, "rope_parameters", None) else c.rope_theta
+    rope = getattr(c, "rope_parameters", None) or {"rope_theta": getattr(c, "rope_theta", None)}
+    if arch == "gemma3":
+        w.add_uint32("gemma3.attention.sliding_window", c.sliding_window)
+        w.add_uint32("gemma3.attention.sliding_window_pattern", 3)
+        rope = rope["full_attention"]
+        w.add_string("gemma3.rope.scaling.type", rope["rope_type"]); w.add_float32("gemma3.rope.scaling.factor", rope["factor"])
+    theta = rope["rope_theta"]
     w.add_rope_freq_base(theta); w.add_rope_dimension_count(c.head_dim); w.add_vocab_size(c.vocab_size)
     w.add_tokenizer_model("gpt2"); w.add_tokenizer_pre("smollm")
     n = c.vocab_size - 3  # a smallest BPE vocabulary: readers refuse one without merges
@@ -142,18 +172,22 @@ def save_gguf(name, arch, model):
         a = p.numpy().astype(np.float32)
         if arch == "llama" and "q_proj" in key: a = interleave(a, c.num_attention_heads)
         if arch == "llama" and "k_proj" in key: a = interleave(a, c.num_key_value_heads)
-        arrays[gguf_name(key)] = (a, None)
+        if arch == "gemma3" and "norm" in key: a = a + 1
+        arrays[gguf_name(key, arch)] = (a, None)
     write_gguf(f"{out}/{name}/model.gguf", arch, c, arrays)
 
 
 for seed, (name, config) in enumerate(VARIANTS.items()):
+    if not name.startswith(prefix): continue
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     randomise(model, seed)
     array, worst = logits_of(model, tokens(POSITIONS, V))
     save(name, model, array)
     if name == "llama_g3": save_gguf(name, "llama", model)
-    if name in ("qwen2", "qwen3"): save_gguf(name, name, model)
+    if name in ("qwen2", "qwen3", "gemma3"): save_gguf(name, name, model)
     print(f"{name}: stepwise within {worst:.1e}, largest logit {np.abs(array).max():.2f}")
+
+if prefix: sys.exit()
 
 # Storage types: the same small llama in BF16 over two shards, and in F16. Expected: float arithmetic on the rounded weights.
 for name, dtype, shard in (("bf16_sharded", torch.bfloat16, "60KB"), ("f16", torch.float16, "10GB")):

@@ -12,18 +12,15 @@
 #include <fstream>
 #include <numeric>
 
-#include "exec/device_kv.h"
-#include "exec/sparse_attention.h"
-#include "load/model_files.h"
-#include "model/model.h"
+#include "model_runner.h"
 
 namespace {
 
 using core::DType;
 using core::RowKind;
 using device::Isa;
-
-constexpr int32_t kPageTokens = 32;
+using golden::isas;
+using golden::Runner;
 
 std::string data(const std::string& path) {
   return std::string(SPILLWAY_SOURCE_DIR) + "/" + path;
@@ -39,118 +36,12 @@ std::vector<T> read_array(const std::string& path) {
   return values;
 }
 
-std::vector<Isa> isas() {
-  std::vector<Isa> all;
-  for (Isa isa : {Isa::kReference, Isa::kAvx2, Isa::kAvx512}) {
-    if (isa <= device::detect_isa()) all.push_back(isa);
-  }
-  return all;
-}
-
 // tokens() of the script.
 std::vector<int32_t> golden_tokens(int32_t count, int32_t vocab) {
   std::vector<int32_t> ids;
   for (int32_t i = 0, x = 1; i < count; ++i) ids.push_back(x = (5 * x + 7 + i) % vocab);
   return ids;
 }
-
-// A model and its KV, fed by hand.
-class Runner {
- public:
-  Runner(const std::string& path, Isa isa, DType kv_type, int32_t rows_max, int32_t context,
-         int threads = 2)
-      : pool_(threads), stream_(pool_) {
-    files_ = load::open_model(path, load::LoadFormat::kAuto, 0).value();
-    const core::ModelConfig& c = files_->config;
-    const int32_t blocks = (context + kPageTokens - 1) / kPageTokens;
-    const exec::KvOptions kv{.num_layers = c.num_layers,
-                             .num_kv_heads = c.num_kv_heads,
-                             .page = {.type = kv_type,
-                                      .page_tokens = kPageTokens,
-                                      .logical_page_tokens = kPageTokens,
-                                      .head_dim = c.head_dim},
-                             .rows_max = rows_max,
-                             .max_num_seqs = 1,
-                             .context_max = context,
-                             .num_threads = threads};
-    kv_.emplace(exec::DeviceKv::create(kv, blocks + 3, blocks + 3).value());
-    attention_ =
-        exec::SparseAttention::create(stream_, ops::op_table(isa), kv, c.num_q_heads, *kv_).value();
-    for (int32_t b = 0; b < blocks; ++b)
-      table_.push_back(core::BlockId{blocks + 2 - b});  // neither in order nor from 0
-    model_ = model::create_model(stream_, ops::op_table(isa), *files_,
-                                 {.rows_max = rows_max,
-                                  .decode_rows_max = rows_max,
-                                  .logits_rows_max = 64,
-                                  .context_max = context,
-                                  .page_tokens = kPageTokens},
-                                 {})
-                 .value();
-  }
-
-  int32_t vocab() const { return files_->config.vocab_size; }
-
-  // Feeds tokens [begin, end) of `ids` as one segment and returns the logits of the rows in
-  // [logits_begin, end).
-  std::vector<float> feed(std::span<const int32_t> ids, int32_t begin, int32_t end, RowKind kind,
-                          int32_t logits_begin) {
-    std::vector<int32_t> positions(static_cast<size_t>(end - begin));
-    std::iota(positions.begin(), positions.end(), begin);
-    core::StepPlan plan;
-    core::Segment& segment = plan.segments.emplace_back();
-    segment.kind = kind;
-    segment.token_begin = begin;
-    segment.token_end = end;
-    segment.blocks = table_;
-    attention_->begin_step(plan);
-    forward(ids.subspan(static_cast<size_t>(begin), positions.size()), positions);
-    std::vector<float> out;
-    for (int32_t at = logits_begin; at < end; at += 64) {
-      std::vector<int32_t> rows;
-      for (int32_t p = at; p < std::min(end, at + 64); ++p) rows.push_back(p - begin);
-      const size_t old = out.size();
-      out.resize(old + rows.size() * static_cast<size_t>(vocab()));
-      model_->logits(rows, out.data() + old);
-    }
-    return out;
-  }
-
-  // From now on each forward runs `layers` layers at a time, the rows waiting in between.
-  void split_layers(int32_t layers) { layers_at_once_ = layers; }
-
-  // Logits of all tokens, fed in chunks of `chunk` rows.
-  std::vector<float> run(std::span<const int32_t> ids, int32_t chunk, RowKind kind) {
-    std::vector<float> all;
-    for (int32_t begin = 0, n = static_cast<int32_t>(ids.size()); begin < n; begin += chunk) {
-      std::vector<float> part = feed(ids, begin, std::min(n, begin + chunk), kind, begin);
-      all.insert(all.end(), part.begin(), part.end());
-    }
-    return all;
-  }
-
- private:
-  void forward(std::span<const int32_t> tokens, std::span<const int32_t> positions) {
-    const int32_t num_layers = files_->config.num_layers;
-    model::ForwardArgs args{tokens, positions, attention_.get(), 0, num_layers, nullptr};
-    if (layers_at_once_ == 0) return model_->forward(args);
-    hidden_.assign(tokens.size() * static_cast<size_t>(files_->config.model_dim), NAN);
-    args.hidden = hidden_.data();
-    for (args.layer_begin = 0; args.layer_begin < num_layers; args.layer_begin = args.layer_end) {
-      args.layer_end = std::min(args.layer_begin + layers_at_once_, num_layers);
-      model_->forward(args);
-    }
-  }
-
-  base::ThreadPool pool_;
-  device::Stream stream_;
-  std::unique_ptr<load::ModelFiles> files_;
-  std::vector<core::BlockId> table_;
-  std::optional<exec::DeviceKv> kv_;
-  std::unique_ptr<exec::SparseAttention> attention_;
-  std::unique_ptr<model::Model> model_;
-  int32_t layers_at_once_ = 0;
-  std::vector<float> hidden_;
-};
 
 float worst_difference(std::span<const float> a, std::span<const float> b) {
   EXPECT_EQ(a.size(), b.size());
@@ -189,6 +80,9 @@ constexpr Case kCases[] = {
     {"qwen3", "qwen3", 1e-4f},
     {"qwen3_gguf", "qwen3/model.gguf", 1e-4f},
     {"qwen3_tied_d128", "qwen3_tied_d128", 1e-4f},
+    {"gemma3", "gemma3", 1e-4f},
+    {"gemma3_gguf", "gemma3/model.gguf", 1e-4f},
+    {"gemma3_d256", "gemma3_d256", 1e-4f},
     {"f16", "f16", 1e-4f},
     {"bf16_sharded", "bf16_sharded", 2e-1f},
     {"mixed_quants", "mixed_quants/model.gguf", 2e-3f},
@@ -220,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, TinyModel, testing::ValuesIn(kCases),
                          [](const auto& c) { return std::string(c.param.name); });
 
 TEST(TinyModel, RowsThatWaitBetweenLayersChangeNoBit) {
-  for (const char* name : {"llama_g3", "qwen2", "qwen3"}) {
+  for (const char* name : {"llama_g3", "qwen2", "qwen3", "gemma3"}) {
     Runner runner(data(std::string("tests/data/models/") + name), device::detect_isa(),
                   DType::kBF16, 64, 64);
     const std::vector<int32_t> ids = golden_tokens(64, runner.vocab());
@@ -232,7 +126,7 @@ TEST(TinyModel, RowsThatWaitBetweenLayersChangeNoBit) {
 }
 
 TEST(TinyModel, GgufAndHuggingFaceFilesGiveTheSameBits) {
-  for (const char* name : {"llama_g3", "qwen2", "qwen3"}) {
+  for (const char* name : {"llama_g3", "qwen2", "qwen3", "gemma3"}) {
     const std::string folder = data(std::string("tests/data/models/") + name);
     Runner hf(folder, device::detect_isa(), DType::kBF16, 64, 64),
         gguf(folder + "/model.gguf", device::detect_isa(), DType::kBF16, 64, 64);
