@@ -21,6 +21,10 @@ BlockLedger::BlockLedger(const LedgerOptions& options)
               .fingerprint = options.fingerprint,
               .key_mask = options.key_mask}) {
   found_.reserve(static_cast<size_t>(options.num_blocks));
+  if (options.disk_records > 0 && options.prefix_cache) {
+    disk_.emplace(DiskCatalogOptions{options.disk_records, options.page_tokens});
+    found_on_disk_.reserve(found_.capacity());
+  }
 }
 
 int32_t BlockLedger::blocks_for(int64_t tokens) const {
@@ -149,6 +153,7 @@ void BlockLedger::release(SequenceBlocks* sequence) {
 
 void BlockLedger::drop_cached() {
   while (const std::optional<BlockId> block = index_.evict()) pool_.drop(*block);
+  if (disk_) disk_->clear();
 }
 
 void BlockLedger::drop(BlockId block) {
@@ -158,6 +163,7 @@ void BlockLedger::drop(BlockId block) {
 
 BlockId BlockLedger::take() {
   if (const std::optional<BlockId> block = pool_.try_take()) return *block;
+  if (const auto oldest = index_.oldest_idle(); disk_ && oldest) spill(*oldest);
   const std::optional<BlockId> evicted = index_.evict();
   CHECK(evicted, "no block is available: {} of {} in use", pool_.num_in_use(), pool_.num_total());
   pool_.drop(*evicted);
@@ -176,6 +182,7 @@ void BlockLedger::unref(BlockId block) {
 void BlockLedger::check_integrity(std::span<const SequenceBlocks* const> sequences) const {
   pool_.check_integrity();
   index_.check_integrity();
+  if (disk_) disk_->check_integrity();
   CHECK(pool_.num_cached() == index_.num_idle(), "{} cached, {} idle", pool_.num_cached(),
         index_.num_idle());
   std::vector<int32_t> references(static_cast<size_t>(pool_.num_total()), 0);

@@ -12,6 +12,11 @@
 //   shared with whoever asks release                     held                          cached if in
 //   the index and held by no one else, else free
 //
+// With a disk tier (disk_records > 0) a cached block that is evicted is written to disk first, and
+// a prefix that goes on there comes back: find_on_disk and begin_fetch take blocks for it,
+// end_fetch makes cached blocks of what arrived, and the next find_prefix finds them like any
+// others.
+//
 // Two sequences can compute the same content at once. The later one to seal adopts the indexed
 // block and frees its own, so each content exists once. Pure, single-threaded; allocates in the
 // constructor and in open/admit only.
@@ -27,6 +32,7 @@
 #include "core/ids.h"
 #include "core/step.h"
 #include "kv/block_pool.h"
+#include "kv/disk_catalog.h"
 #include "kv/prefix_index.h"
 
 namespace kv {
@@ -39,6 +45,7 @@ struct LedgerOptions {
                                // prompt would make again
   std::string fingerprint;     // PrefixIndexOptions
   uint64_t key_mask = ~0ull;   // PrefixIndexOptions
+  uint64_t disk_records = 0;   // of the disk tier; 0: there is none
 };
 
 // What one admitted sequence holds. Filled and emptied by BlockLedger alone.
@@ -63,6 +70,16 @@ struct PrefixMatch {
 
   // Without the copied head: for when there is no block to copy it to.
   PrefixMatch whole_blocks(int32_t page_tokens) const;
+};
+
+// Blocks that are being read from disk behind a cached prefix. Filled and emptied by BlockLedger
+// alone.
+struct DiskFetch {
+  SequenceBlocks held;            // the prefix, then the blocks that are read
+  std::vector<uint64_t> records;  // of the latter, pinned
+  std::vector<bool> arrived;      // of the latter
+  int32_t num_pending = 0;        // reads that have not ended
+  bool empty() const { return records.empty(); }
 };
 
 class BlockLedger {
@@ -100,11 +117,31 @@ class BlockLedger {
   // Gives everything back; sealed blocks stay cached.
   void release(SequenceBlocks* sequence);
 
-  // Frees every cached block.
+  // Frees every cached block, and forgets what is on disk.
   void drop_cached();
   // What the block holds must not be used: if it is cached, it and every block that stands on it
   // are freed. REQUIRES: no sequence holds it.
   void drop(BlockId block);
+
+  // The records in which the prefix goes on behind the whole blocks of `match`, at most
+  // `tokens_max` tokens with them. Borrowed until the next call; allocates nothing.
+  std::span<const uint64_t> find_on_disk(std::string_view salt, std::span<const TokenId> tokens,
+                                         int64_t tokens_max, const PrefixMatch& match);
+  // Takes a block for each record and appends the reads that fill them to `fetches`. REQUIRES:
+  // `match` and `records` from the last calls; num_available() - match.num_idle >= records.size();
+  // `fetch` is empty.
+  void begin_fetch(DiskFetch* fetch, std::string_view salt, const PrefixMatch& match,
+                   std::span<const uint64_t> records, std::vector<core::DiskMove>* fetches);
+  // The read into `block` has ended. True if it was the fetch's last: what arrived, up to the first
+  // that did not, is cached now, and the fetch is empty. REQUIRES: the fetch reads into `block`.
+  bool end_fetch(DiskFetch* fetch, BlockId block, bool ok);
+  // Appends what is to be written before evicted blocks are used anew: for the plan whose blocks
+  // were taken since the last call.
+  void take_spills(std::vector<core::DiskMove>* spills);
+  // The plan that took the spills has run; these records could not be written, now or before.
+  void end_spills(std::span<const uint64_t> unwritten);
+  // The records' books; null without a disk tier.
+  DiskCatalog* disk() { return disk_ ? &*disk_ : nullptr; }
 
   // Blocks sealed so far, in all. Only rises: a prefix that was not there before needs this many
   // more at least.
@@ -122,11 +159,17 @@ class BlockLedger {
   void ref(BlockId block);
   void unref(BlockId block);
   void seal_next(SequenceBlocks* sequence, std::span<const TokenId> tokens, bool generated);
+  void spill(BlockId block);
+  void finish_fetch(DiskFetch* fetch);
 
   const LedgerOptions options_;
   BlockPool pool_;
   PrefixIndex index_;
   std::vector<BlockId> found_;  // find_prefix's answer
+  std::optional<DiskCatalog> disk_;
+  std::vector<uint64_t> found_on_disk_;  // find_on_disk's answer
+  std::vector<core::DiskMove> spills_;   // of blocks taken since take_spills(); pinned
+  std::vector<uint64_t> spilling_;       // taken, not ended; pinned
   int64_t num_sealed_ = 0;
 };
 

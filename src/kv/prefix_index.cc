@@ -15,12 +15,23 @@ int32_t common_prefix(std::span<const TokenId> a, std::span<const TokenId> b) {
   return static_cast<int32_t>(std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin());
 }
 
+// The check comes from the wide hash and other seeds: what makes two keys equal says nothing about
+// the checks.
+uint64_t check_of(const void* data, size_t bytes, uint64_t seed) {
+  return XXH3_128bits_withSeed(data, bytes, ~seed).high64;
+}
+
+PrefixKey key_of_text(std::string_view text, const PrefixKey& seed) {
+  return {XXH3_64bits_withSeed(text.data(), text.size(), seed.key),
+          check_of(text.data(), text.size(), seed.check)};
+}
+
 }  // namespace
 
 PrefixIndex::PrefixIndex(const PrefixIndexOptions& options)
     : page_tokens_(options.page_tokens),
       key_mask_(options.key_mask),
-      seed_(XXH3_64bits(options.fingerprint.data(), options.fingerprint.size())) {
+      seed_(key_of_text(options.fingerprint, {})) {
   CHECK(options.num_blocks > 0 && page_tokens_ > 0, "{} blocks of {} tokens", options.num_blocks,
         page_tokens_);
   const auto num_blocks = static_cast<size_t>(options.num_blocks);
@@ -56,7 +67,7 @@ RootId PrefixIndex::open_root(std::string_view salt) {
   Root& root = roots_[it->second];
   CHECK(root.holders == 0 && root.first_child == kNone);
   root.salt = salt;
-  root.key = XXH3_64bits_withSeed(salt.data(), salt.size(), seed_);
+  root.key = root_key(salt);
   root.holders = 1;
   return RootId{it->second};
 }
@@ -81,7 +92,25 @@ uint64_t PrefixIndex::key_of(uint64_t parent_key, std::span<const TokenId> token
   return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), parent_key) & key_mask_;
 }
 
-uint64_t PrefixIndex::parent_key(RootId root, std::optional<BlockId> parent) const {
+PrefixKey PrefixIndex::root_key(std::string_view salt) const {
+  return key_of_text(salt, seed_);
+}
+
+PrefixKey PrefixIndex::next_key(const PrefixKey& parent, std::span<const TokenId> tokens) const {
+  return {key_of(parent.key, tokens), check_of(tokens.data(), tokens.size_bytes(), parent.check)};
+}
+
+PrefixIndex::Content PrefixIndex::content(BlockId block) const {
+  const Node& node = nodes_[slot(block)];
+  CHECK(node.root, "block {} is not in the index", core::index(block));
+  const auto parent = node.parent == kNone ? std::nullopt : std::optional(BlockId{node.parent});
+  return {.key = node.key,
+          .parent_key = parent_key(*node.root, parent).key,
+          .tokens = tokens_of(core::index(block)),
+          .generated = node.generated};
+}
+
+const PrefixKey& PrefixIndex::parent_key(RootId root, std::optional<BlockId> parent) const {
   return parent ? nodes_[slot(*parent)].key : root_at(root).key;
 }
 
@@ -97,12 +126,12 @@ PrefixIndex::Link& PrefixIndex::first_child_of(RootId root, Link parent) {
 std::optional<BlockId> PrefixIndex::find(RootId root, std::optional<BlockId> parent,
                                          std::span<const TokenId> tokens) const {
   CHECK(std::ssize(tokens) == page_tokens_, "{} tokens", tokens.size());
-  const uint64_t key = key_of(parent_key(root, parent), tokens);
+  const uint64_t key = key_of(parent_key(root, parent).key, tokens);
   const Link parent_link = parent ? core::index(*parent) : kNone;
   Link link = buckets_[key & (buckets_.size() - 1)];
   for (; link != kNone; link = nodes_[link].next_in_bucket) {
     const Node& node = nodes_[link];
-    if (node.key == key && node.root == root && node.parent == parent_link &&
+    if (node.key.key == key && node.root == root && node.parent == parent_link &&
         std::ranges::equal(tokens_of(link), tokens)) {
       return BlockId{link};
     }
@@ -132,7 +161,7 @@ void PrefixIndex::insert(RootId root, std::optional<BlockId> parent,
   DCHECK(!find(root, parent, tokens), "the content is in the index");
   const Link link = core::index(block);
   Node& node = nodes_[link];
-  node = Node{.root = root, .key = key_of(parent_key(root, parent), tokens)};
+  node = Node{.root = root, .key = next_key(parent_key(root, parent), tokens)};
   node.parent = parent ? core::index(*parent) : kNone;
   node.generated = generated;
   std::ranges::copy(tokens, tokens_.begin() + static_cast<ptrdiff_t>(link) * page_tokens_);
@@ -142,7 +171,7 @@ void PrefixIndex::insert(RootId root, std::optional<BlockId> parent,
   if (first != kNone) nodes_[first].prev_sibling = link;
   first = link;
 
-  Link& bucket = bucket_of(node.key);
+  Link& bucket = bucket_of(node.key.key);
   node.next_in_bucket = bucket;
   bucket = link;
 
@@ -162,7 +191,7 @@ void PrefixIndex::remove(Link link) {
   }
   if (node.next_sibling != kNone) nodes_[node.next_sibling].prev_sibling = node.prev_sibling;
 
-  Link* at = &bucket_of(node.key);
+  Link* at = &bucket_of(node.key.key);
   while (*at != link) {
     CHECK(*at != kNone, "block {} is in no bucket", link);
     at = &nodes_[*at].next_in_bucket;
@@ -200,6 +229,11 @@ void PrefixIndex::unlink_order(Link link) {
   node.older = node.newer = kNone;
   node.idle = false;
   --num_idle_;
+}
+
+std::optional<BlockId> PrefixIndex::oldest_idle() const {
+  if (oldest_ == kNone) return std::nullopt;
+  return BlockId{oldest_};
 }
 
 std::optional<BlockId> PrefixIndex::evict() {

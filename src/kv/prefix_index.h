@@ -33,6 +33,13 @@ namespace kv {
 using core::BlockId;
 using core::TokenId;
 
+// A token sequence from position 0 under a salt, whole blocks of it, outside the index: two
+// independent hashes, each chained from block to block and seeded with fingerprint and salt.
+struct PrefixKey {
+  uint64_t key = 0, check = 0;
+  bool operator==(const PrefixKey&) const = default;
+};
+
 // A salt in use. Counted: held by sequences and by the blocks directly under it.
 enum class RootId : int32_t {};
 
@@ -75,6 +82,19 @@ class PrefixIndex {
   void insert(RootId root, std::optional<BlockId> parent, std::span<const TokenId> tokens,
               BlockId block, bool generated);
 
+  // The empty sequence under a salt, which need not be open.
+  PrefixKey root_key(std::string_view salt) const;
+  // A sequence and P tokens more.
+  PrefixKey next_key(const PrefixKey& parent, std::span<const TokenId> tokens) const;
+  struct Content {
+    PrefixKey key;
+    uint64_t parent_key = 0;
+    std::span<const TokenId> tokens;  // (P) borrowed
+    bool generated = false;
+  };
+  // REQUIRES: contains(block).
+  Content content(BlockId block) const;
+
   bool contains(BlockId block) const { return nodes_[slot(block)].root.has_value(); }
   bool generated(BlockId block) const { return nodes_[slot(block)].generated; }
 
@@ -83,6 +103,8 @@ class PrefixIndex {
   void set_idle(BlockId block);
   void set_held(BlockId block);
 
+  // What evict() would take.
+  std::optional<BlockId> oldest_idle() const;
   // Takes the least recently used idle block out of the index; nothing when no block is idle.
   std::optional<BlockId> evict();
   // Takes an idle leaf at or below `block` out of the index; `block` itself goes last. REQUIRES:
@@ -103,7 +125,7 @@ class PrefixIndex {
 
   struct Node {
     std::optional<RootId> root;  // nothing: not in the index
-    uint64_t key = 0;
+    PrefixKey key;
     Link parent = kNone;
     Link first_child = kNone, next_sibling = kNone, prev_sibling = kNone;
     Link next_in_bucket = kNone;
@@ -113,7 +135,7 @@ class PrefixIndex {
   };
   struct Root {
     std::string salt;
-    uint64_t key = 0;
+    PrefixKey key;
     int32_t holders = 0;  // 0: the slot is free
     Link first_child = kNone;
   };
@@ -121,7 +143,7 @@ class PrefixIndex {
   size_t slot(BlockId block) const;
   const Root& root_at(RootId root) const;
   uint64_t key_of(uint64_t parent_key, std::span<const TokenId> tokens) const;
-  uint64_t parent_key(RootId root, std::optional<BlockId> parent) const;
+  const PrefixKey& parent_key(RootId root, std::optional<BlockId> parent) const;
   std::span<const TokenId> tokens_of(Link node) const;
   Link& first_child_of(RootId root, Link parent);
   Link& bucket_of(uint64_t key) { return buckets_[key & (buckets_.size() - 1)]; }
@@ -131,7 +153,7 @@ class PrefixIndex {
 
   const int32_t page_tokens_;
   const uint64_t key_mask_;
-  const uint64_t seed_;
+  const PrefixKey seed_;         // of the fingerprint
   std::vector<Node> nodes_;      // (num_blocks)
   std::vector<TokenId> tokens_;  // (num_blocks, P)
   std::vector<Link>
