@@ -8,7 +8,6 @@
 // together. Only pages that prompts made are shared, so tokens do not depend on what was asked
 // before, and those of two runs can be compared.
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -16,22 +15,13 @@
 #include "apps/completion.h"
 #include "apps/house.h"
 #include "apps/kv_report.h"
+#include "apps/needle_set.h"
 
 namespace apps {
 namespace {
 
 constexpr int32_t kAnswerTokens = 24;
 constexpr size_t kDepthBands = 4;
-
-struct Item {
-  std::string kind, question, answer;
-  double depth = 0;
-};
-
-struct Document {
-  std::string id, context;
-  std::vector<Item> items;
-};
 
 struct Count {
   int64_t right = 0, asked = 0;
@@ -55,63 +45,7 @@ struct Tally {
   int64_t prompt_tokens = 0, cached_tokens = 0;
 };
 
-base::Result<std::vector<Document>> read_documents(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return base::error(base::Code::kNotFound, "{}: cannot open", path);
-  std::vector<Document> documents;
-  std::string line;
-  for (int64_t number = 1; std::getline(file, line); ++number) {
-    if (line.empty()) continue;
-    const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    auto bad = [&](const char* what) {
-      return base::error(base::Code::kInvalidArgument, "{}:{}: expected {}", path, number, what);
-    };
-    auto text = [](const nlohmann::json& object, const char* key) -> const std::string* {
-      auto found = object.find(key);
-      return found == object.end() ? nullptr : found->get_ptr<const std::string*>();
-    };
-    if (!json.is_object() || text(json, "context") == nullptr || !json.contains("items") ||
-        !json["items"].is_array()) {
-      return bad("a JSON object with `context` (text) and `items` (list)");
-    }
-    const std::string* id = text(json, "id");
-    Document document{.id = id != nullptr ? *id : std::to_string(number),
-                      .context = *text(json, "context"),
-                      .items = {}};
-    for (const nlohmann::json& entry : json["items"]) {
-      if (!entry.is_object() || text(entry, "kind") == nullptr ||
-          text(entry, "question") == nullptr || text(entry, "answer") == nullptr ||
-          !entry.contains("depth") || !entry["depth"].is_number()) {
-        return bad("items with `kind`, `question`, `answer` (text) and `depth` (number)");
-      }
-      document.items.push_back({*text(entry, "kind"), *text(entry, "question"),
-                                *text(entry, "answer"), entry["depth"].get<double>()});
-    }
-    documents.push_back(std::move(document));
-  }
-  if (documents.empty())
-    return base::error(base::Code::kInvalidArgument, "{}: no documents in it", path);
-  return documents;
-}
-
-core::Request ask(const House& house, const Document& document, const Item& item) {
-  const text::EncodeOptions plain{.add_special = true, .parse_special = false};
-  const std::string context = document.context + "\n";
-  core::Request request;
-  request.id = next_request_id();
-  request.prompt = house.tokenizer->encode(context, plain);
-  const std::vector<core::TokenId> all = house.tokenizer->encode(context + item.question, plain);
-  // A token may reach over the border: what both have in common is the context.
-  const auto border = std::ranges::mismatch(request.prompt, all);
-  request.forced.assign(border.in2, all.end());
-  request.prompt.erase(border.in1, request.prompt.end());
-  request.sampling.temperature = 0.0f;
-  request.sampling.max_tokens = static_cast<int32_t>(request.forced.size()) + kAnswerTokens;
-  request.arrival_us = now_us();
-  return request;
-}
-
-void judge(const House& house, const Document& document, const Item& item,
+void judge(const House& house, const NeedleDocument& document, const NeedleItem& item,
            const Completion& completion, bool verbose, Tally* tally) {
   std::string text = house.tokenizer->decode(completion.tokens, /*skip_special=*/true);
   text = text.substr(0, text.find('\n'));
@@ -130,14 +64,16 @@ void judge(const House& house, const Document& document, const Item& item,
   }
 }
 
-base::Result<void> run_document(const House& house, const Document& document, bool verbose,
+base::Result<void> run_document(const House& house, const NeedleDocument& document, bool verbose,
                                 Tally* tally) {
   std::vector<core::Request> rest;
   for (size_t i = 1; i < document.items.size(); ++i)
-    rest.push_back(ask(house, document, document.items[i]));
+    rest.push_back(
+        ask_needle(*house.tokenizer, document, document.items[i].question, kAnswerTokens));
   if (document.items.empty()) return {};
   ASSIGN_OR_RETURN(Completion first,
-                   complete(*house.engine, ask(house, document, document.items[0])));
+                   complete(*house.engine, ask_needle(*house.tokenizer, document,
+                                                      document.items[0].question, kAnswerTokens)));
   judge(house, document, document.items[0], first, verbose, tally);
   ASSIGN_OR_RETURN(std::vector<Completion> others, complete_all(*house.engine, std::move(rest)));
   for (size_t i = 0; i < others.size(); ++i)
@@ -188,7 +124,7 @@ void print_json(const Tally& t, const core::KvCounters& kv, double seconds) {
 }  // namespace
 
 base::Result<void> eval_needles(const EvalOptions& options) {
-  ASSIGN_OR_RETURN(std::vector<Document> documents, read_documents(options.file));
+  ASSIGN_OR_RETURN(std::vector<NeedleDocument> documents, read_needles(options.file));
   ServingOptions serving = options.serving;
   serving.deterministic = true;
   ASSIGN_OR_RETURN(std::unique_ptr<House> house,

@@ -1,7 +1,8 @@
 #include "apps/options.h"
 
-#include <array>
 #include <charconv>
+
+#include "apps/kv_flags.h"
 
 namespace apps {
 namespace {
@@ -9,56 +10,10 @@ namespace {
 constexpr const char* kBehaviour = "Behaviour";
 constexpr const char* kPerformance = "Performance";
 
-// Flags of docs/architecture.md whose mechanism is not built: known, so that a user is told the
-// truth instead of "unknown option".
-constexpr std::array kUnbuilt = {"--budget",
-                                 "--logical-page-size",
-                                 "--page-stats",
-                                 "--reuse-interval",
-                                 "--heads",
-                                 "--sink",
-                                 "--local",
-                                 "--dense-layers",
-                                 "--host-memory",
-                                 "--disk-path",
-                                 "--disk-memory",
-                                 "--load-method",
-                                 "--save-method",
-                                 "--admission",
-                                 "--working-set-window",
-                                 "--prefill",
-                                 "--chunk-size",
-                                 "--max-inject-tokens"};
-
-std::string check_preset(const std::string& preset) {
-  if (preset == "dense") return {};
-  for (const char* planned : {"sparse", "sparse-offload", "full", "lserve", "duo"}) {
-    if (preset == planned)
-      return "preset '" + preset +
-             "' needs sparse attention, which this version does not have: use --preset dense";
-  }
-  return "preset '" + preset + "' is unknown: expected dense";
-}
-
 std::string check_device(const std::string& device) {
   if (device == "cpu") return {};
   if (device == "cuda") return "--device cuda: this version has no CUDA back end: use --device cpu";
   return "device '" + device + "' is unknown: expected cpu";
-}
-
-void refuse_unbuilt(CLI::App& command) {
-  for (const char* flag : kUnbuilt) {
-    command
-        .add_option_function<std::string>(
-            flag,
-            [flag](const std::string&) {
-              throw CLI::ValidationError(
-                  flag,
-                  "belongs to sparse attention and memory tiers, which this version does not have");
-            },
-            "")
-        ->group("");
-  }
 }
 
 }  // namespace
@@ -89,10 +44,7 @@ void add_model_options(CLI::App& command, ServingOptions* o) {
 }
 
 void add_engine_options(CLI::App& command, ServingOptions* o) {
-  command.add_option("--preset", o->preset, "attention and memory policy: dense")
-      ->check(CLI::Validator(check_preset, ""))
-      ->capture_default_str()
-      ->group(kBehaviour);
+  add_kv_options(command, &o->preset, &o->kv);
   command
       .add_option("--kv-cache-dtype", o->kv_cache_dtype,
                   "type of keys and values: bf16, f16 or f32")
@@ -131,9 +83,6 @@ void add_engine_options(CLI::App& command, ServingOptions* o) {
                   "memory for KV pages and workspace beside the weights, such as 8GiB (half of "
                   "what is free)")
       ->group(kPerformance);
-  command.add_option("--page-size", o->kv.page_size, "tokens a page: 16, 32 or 64 (the preset's)")
-      ->check(CLI::IsMember({16, 32, 64}))
-      ->group(kPerformance);
   command.add_option("--max-num-seqs", o->max_num_seqs, "sequences that run together")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str()
@@ -150,7 +99,6 @@ void add_engine_options(CLI::App& command, ServingOptions* o) {
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str()
       ->group(kPerformance);
-  refuse_unbuilt(command);
 }
 
 void add_listen_options(CLI::App& command, ListenOptions* o) {
