@@ -14,6 +14,9 @@
 #include "apps/commands.h"
 #include "apps/completion.h"
 #include "apps/house.h"
+#include "apps/kv_report.h"
+#include "apps/read_file.h"
+#include "apps/selection_recorder.h"
 
 namespace apps {
 namespace {
@@ -142,7 +145,9 @@ nlohmann::ordered_json to_json(const BenchOptions& options, const House& house, 
           {"avg_ts", mean(rates)},
           {"stddev_ts", deviation(rates)},
           {"samples_ns", samples_ns},
-          {"samples_ts", rates}};
+          {"samples_ts", rates},
+          {"kv", kv_json(house.engine->snapshot().kv)},
+          {"sizes", sizes_json(house.sizes)}};
 }
 
 void print_markdown(const nlohmann::ordered_json& rows) {
@@ -173,6 +178,24 @@ void print_csv(const nlohmann::ordered_json& rows) {
   }
 }
 
+base::Result<void> load_trace(const std::string& path, const House& house,
+                              SelectionRecorder* recorder) {
+  ASSIGN_OR_RETURN(const std::string text, read_file(path));
+  ASSIGN_OR_RETURN(SelectionTrace trace, SelectionTrace::parse(path, text));
+  if (house.budget_tokens == 0) {
+    return base::error(base::Code::kInvalidArgument,
+                       "--replay-selections needs selection: use --preset sparse");
+  }
+  if (trace.header().page_tokens != house.sizes.page_tokens) {
+    return base::error(base::Code::kInvalidArgument,
+                       "{} has pages of {} tokens, this model's have {}: give --page-size {}", path,
+                       trace.header().page_tokens, house.sizes.page_tokens,
+                       trace.header().page_tokens);
+  }
+  recorder->replay(std::move(trace));
+  return {};
+}
+
 }  // namespace
 
 base::Result<void> bench(const BenchOptions& options) {
@@ -193,12 +216,21 @@ base::Result<void> bench(const BenchOptions& options) {
   ServingOptions serving = options.serving;
   if (serving.max_model_len == 0) serving.max_model_len = longest;
   serving.max_num_seqs = std::max(options.streams, 1);
-  ASSIGN_OR_RETURN(std::unique_ptr<House> house, build_house(serving, /*print_sizes=*/false));
+  SelectionRecorder recorder;  // outlives the house, whose engine calls it
+  const bool replays = !options.replay_selections.empty();
+  ASSIGN_OR_RETURN(std::unique_ptr<House> house,
+                   build_house(serving, /*print_sizes=*/false, replays ? &recorder : nullptr));
+  if (replays) RETURN_IF_ERROR(load_trace(options.replay_selections, *house, &recorder));
   Bench runner(options, *house);
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (Test& test : tests) {
     RETURN_IF_ERROR(runner.run(&test));
     rows.push_back(to_json(options, *house, test));
+  }
+  if (replays) {
+    const Locality locality = recorder.stats().locality();
+    fmt::print(stderr, "{}", locality_table(locality));
+    for (auto& row : rows) row["locality"] = locality_json(locality);
   }
   if (options.output == "json") {
     fmt::print("{}\n", rows.dump(2));

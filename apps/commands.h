@@ -31,6 +31,7 @@ struct BenchOptions {
   int32_t streams = 1;                 // --streams: sequences at once in the generation test
   int32_t repetitions = 5;             // -r
   std::string output = "md";           // -o md|csv|json
+  std::string replay_selections;       // a trace; "" = rows select for themselves
 };
 base::Result<void> bench(const BenchOptions& options);
 
@@ -41,6 +42,13 @@ struct EvalOptions {
   bool verbose = false;
 };
 base::Result<void> eval_needles(const EvalOptions& options);
+
+struct TraceOptions {
+  ServingOptions serving;
+  std::string file;    // a needle set
+  std::string output;  // -o
+};
+base::Result<void> trace(const TraceOptions& options);
 
 base::Result<void> inspect(const std::string& model, const std::string& load_format);
 

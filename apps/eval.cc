@@ -100,7 +100,7 @@ void print_markdown(const Tally& t, const core::KvCounters& kv, double seconds) 
   fmt::print("{}", kv_report(kv));
 }
 
-void print_json(const Tally& t, const core::KvCounters& kv, double seconds) {
+void print_json(const Tally& t, const House& house, const core::KvCounters& kv, double seconds) {
   auto count = [](const Count& c) {
     return nlohmann::ordered_json{{"right", c.right}, {"asked", c.asked}};
   };
@@ -112,6 +112,7 @@ void print_json(const Tally& t, const core::KvCounters& kv, double seconds) {
   json["cached_tokens"] = t.cached_tokens;
   json["seconds"] = seconds;
   json["kv"] = kv_json(kv);
+  json["sizes"] = sizes_json(house.sizes);
   for (const Answer& answer : t.answers) {
     json["answers"].push_back({{"document", answer.document},
                                {"kind", answer.kind},
@@ -141,7 +142,8 @@ base::Result<void> eval_needles(const EvalOptions& options) {
   }
   const double seconds = static_cast<double>(now_us() - begin_us) * 1e-6;
   const core::KvCounters kv = house->engine->snapshot().kv;
-  options.output == "json" ? print_json(tally, kv, seconds) : print_markdown(tally, kv, seconds);
+  options.output == "json" ? print_json(tally, *house, kv, seconds)
+                           : print_markdown(tally, kv, seconds);
   return {};
 }
 

@@ -165,12 +165,14 @@ base::Result<engine::ResolvedSizes> resolve_sizes(const engine::EngineOptions& e
   return engine::resolve(e, c, memory);
 }
 
-base::Result<void> make_engine(const ServingOptions& options, bool print_sizes, House* house) {
+base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
+                               exec::SelectionTap* tap, House* house) {
   const core::ModelConfig& c = house->files->config;
   const ops::OpTable& ops = ops::op_table(house->isa);
   ASSIGN_OR_RETURN(engine::EngineOptions e, engine_options(options, *house));
   ASSIGN_OR_RETURN(engine::ResolvedSizes sizes, resolve_sizes(e, *house, ops));
   house->sizes = sizes;
+  house->budget_tokens = e.sparse.budget_tokens;
   if (print_sizes) fmt::print(stderr, "{}", engine::format_table(sizes));
   const int64_t begin_us = now_us();
   ASSIGN_OR_RETURN(
@@ -188,7 +190,8 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes, 
   exec::CpuExecutorOptions executor{
       .kv = engine::kv_options(e, c, sizes, house->pool->num_threads()),
       .num_blocks = sizes.num_blocks,
-      .eos = c.eos};
+      .eos = c.eos,
+      .tap = tap};
   executor.eos.insert(executor.eos.end(), e.eog_tokens.begin(), e.eog_tokens.end());
   ASSIGN_OR_RETURN(house->executor,
                    exec::CpuExecutor::create(*house->stream, ops, *house->model, c, executor));
@@ -217,7 +220,8 @@ base::Result<std::unique_ptr<load::ModelFiles>> open_model_files(const std::stri
       dummy_seed);
 }
 
-base::Result<std::unique_ptr<House>> build_house(const ServingOptions& options, bool print_sizes) {
+base::Result<std::unique_ptr<House>> build_house(const ServingOptions& options, bool print_sizes,
+                                                 exec::SelectionTap* tap) {
   auto house = std::make_unique<House>();
   ASSIGN_OR_RETURN(house->isa, choose_isa(options.isa));
   ASSIGN_OR_RETURN(house->files,
@@ -227,7 +231,7 @@ base::Result<std::unique_ptr<House>> build_house(const ServingOptions& options, 
   house->pool = std::make_unique<base::ThreadPool>(
       options.threads > 0 ? options.threads : device::num_physical_cores());
   house->stream = std::make_unique<device::Stream>(*house->pool);
-  RETURN_IF_ERROR(make_engine(options, print_sizes, house.get()));
+  RETURN_IF_ERROR(make_engine(options, print_sizes, tap, house.get()));
   return house;
 }
 

@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "engine/options.h"
 #include "exec/executor.h"
+#include "exec/selection_tap.h"
 #include "load/model_files.h"
 #include "model/model.h"
 #include "text/chat_template.h"
@@ -34,6 +35,7 @@ struct House {
   std::unique_ptr<text::ChatTemplate>
       chat_template;  // null where the model has none, or none that can be read
   engine::ResolvedSizes sizes;
+  int32_t budget_tokens = 0;  // of selections; 0: all pages are attended to
   std::unique_ptr<exec::Executor> executor;
   std::unique_ptr<engine::Engine> engine;  // started
 };
@@ -46,7 +48,9 @@ base::Result<std::unique_ptr<load::ModelFiles>> open_model_files(const std::stri
 
 // Everything up to a started engine. `print_sizes`: the table of weights, KV pages, workspace and
 // staging, to standard error. Errors say which option to change and to what.
-base::Result<std::unique_ptr<House>> build_house(const ServingOptions& options, bool print_sizes);
+// `tap` (may be null) watches selections; it must outlive the house.
+base::Result<std::unique_ptr<House>> build_house(const ServingOptions& options, bool print_sizes,
+                                                 exec::SelectionTap* tap = nullptr);
 
 // The chat template's text for `context` (messages, add_generation_prompt, ...); bos and eos tokens
 // are added to it.

@@ -110,6 +110,10 @@ void add_bench(CLI::App& app, Action* action) {
   command->add_option("-o,--output", options->output, "md, csv or json")
       ->check(CLI::IsMember({"md", "csv", "json"}))
       ->capture_default_str();
+  command
+      ->add_option("--replay-selections", options->replay_selections,
+                   "rows attend to the pages of a trace instead of their own choice")
+      ->check(CLI::ExistingFile);
   apps::add_engine_options(*command, &options->serving);
   command->footer(
       "\nExamples:\n  spillway bench smollm2 -p 512,4096 -n 64\n  spillway bench model.gguf -p 0 "
@@ -143,6 +147,23 @@ void add_eval(CLI::App& app, Action* action) {
   command->callback([=] { *action = [=] { return apps::eval_needles(*options); }; });
 }
 
+void add_trace(CLI::App& app, Action* action) {
+  CLI::App* command = app.add_subcommand(
+      "trace", "write down which pages a model selects while it answers a needle set");
+  auto options = std::make_shared<apps::TraceOptions>();
+  options->serving.preset = "sparse";
+  apps::add_model_options(*command, &options->serving);
+  command->add_option("file", options->file, "needle set, a JSON document a line")
+      ->required()
+      ->check(CLI::ExistingFile);
+  command->add_option("-o,--output", options->output, "file for the trace")->required();
+  apps::add_engine_options(*command, &options->serving);
+  command->footer(
+      "\nExample:\n  spillway trace models/longneedle/longneedle-q8_0.gguf "
+      "tests/data/needles/needles-8k.jsonl --budget 1024 -o trace.jsonl");
+  command->callback([=] { *action = [=] { return apps::trace(*options); }; });
+}
+
 void add_inspect(CLI::App& app, Action* action) {
   CLI::App* command = app.add_subcommand(
       "inspect", "print what a model file holds: shapes, types, tokenizer, limits");
@@ -168,6 +189,7 @@ int main(int argc, char** argv) {
   add_generate(app, &action);
   add_bench(app, &action);
   add_eval(app, &action);
+  add_trace(app, &action);
   add_inspect(app, &action);
   try {
     std::vector<std::string> arguments = apps::with_hyphens(argc, argv);

@@ -116,16 +116,14 @@ base::Result<void> SelectionTrace::add_line(const std::string& path, int64_t num
   if (is_new) {
     if (std::ssize(sequences_) == kSequencesMax) return bad("fewer sequences");
     sequences_.emplace_back();
-    last_position_.push_back(-1);
+    positions_.emplace_back();
   }
   std::vector<Row>& rows = sequences_[entry->second];
-  int32_t& last = last_position_[entry->second];
-  const auto position = root[1].get<int32_t>();
-  if (position < last) return bad("rising positions in a sequence");
-  if (position > last) rows.emplace_back(static_cast<size_t>(header_.num_layers) * heads);
-  last = position;
+  const auto [row, is_new_row] =
+      positions_[entry->second].try_emplace(root[1].get<int32_t>(), rows.size());
+  if (is_new_row) rows.emplace_back(static_cast<size_t>(header_.num_layers) * heads);
   for (size_t head = 0; head < heads; ++head) {
-    std::vector<int32_t>& pages = rows.back()[root[2].get<size_t>() * heads + head];
+    std::vector<int32_t>& pages = rows[row->second][root[2].get<size_t>() * heads + head];
     pages.clear();
     if (!read_pages(root[3 + head], &pages)) return bad("lists of rising pages");
   }

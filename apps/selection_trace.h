@@ -52,9 +52,9 @@ class SelectionTrace {
   base::Result<void> add_line(const std::string& path, int64_t number, std::string_view line);
 
   TraceHeader header_;
-  std::vector<std::vector<Row>> sequences_;  // rows in the order of positions
-  std::map<uint64_t, size_t> index_;         // by sequence, while parsing
-  std::vector<int32_t> last_position_;
+  std::vector<std::vector<Row>> sequences_;           // rows as they first appear
+  std::map<uint64_t, size_t> index_;                  // by sequence, while parsing
+  std::vector<std::map<int32_t, size_t>> positions_;  // of a sequence's rows, while parsing
 };
 
 }  // namespace apps

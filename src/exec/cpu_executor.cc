@@ -58,6 +58,7 @@ CpuExecutor::CpuExecutor(device::Stream& stream, model::Model& model,
 base::Result<void> CpuExecutor::allocate(const ops::OpTable& ops) {
   ASSIGN_OR_RETURN(attention_,
                    SparseAttention::create(stream_, ops, options_.kv, config_.num_q_heads, kv_));
+  attention_->set_tap(options_.tap);
   sample_workspace_bytes_ = align(ops::sample_workspace_bytes(config_.vocab_size));
   ASSIGN_OR_RETURN(logits_, device::Buffer::allocate(logits_bytes(config_), "logits"));
   ASSIGN_OR_RETURN(sample_workspace_,

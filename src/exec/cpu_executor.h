@@ -27,6 +27,7 @@ struct CpuExecutorOptions {
   KvOptions kv;
   int32_t num_blocks = 0;
   std::vector<core::TokenId> eos;  // masked while a sequence is shorter than min_tokens
+  SelectionTap* tap = nullptr;     // borrowed
 };
 
 class CpuExecutor final : public Executor {

@@ -207,6 +207,7 @@ void SparseAttention::select_rows(int32_t layer, RowRange run, size_t group_begi
            .pages = pages,
            .workspace = {select_workspace_.data() + worker * select_workspace_bytes_,
                          static_cast<size_t>(select_workspace_bytes_)}});
+      if (tap_ != nullptr) n = tap_->choose(place_of(row, layer, head.head), pages, n);
       if (options_.sparse.reuse_interval > 1) {
         state_.keep(slot, head.column, {pages, static_cast<size_t>(n)});
       }
@@ -226,7 +227,13 @@ void SparseAttention::count_group(int32_t layer, RowRange group) {
     const SelectingRow& row = tables_.selecting_rows()[i];
     int64_t selected = 0;
     for (const LayerHead& h : selecting_heads(layer)) {
-      selected += counts_.as<int32_t>()[place(i, group.begin, h.head)];
+      const int64_t at = place(i, group.begin, h.head);
+      const int32_t n = counts_.as<int32_t>()[at];
+      selected += n;
+      if (tap_ != nullptr) {
+        tap_->saw(place_of(row, layer, h.head),
+                  {pages_.as<int32_t>() + at * list_stride_, static_cast<size_t>(n)});
+      }
     }
     counters_.pages_selected += selected;
     pages_selected_[static_cast<size_t>(row.segment)] += selected;

@@ -19,6 +19,7 @@
 #include "exec/device_kv.h"
 #include "exec/kv_plan.h"
 #include "exec/selection_state.h"
+#include "exec/selection_tap.h"
 #include "exec/step_tables.h"
 #include "model/model.h"
 #include "ops/op_table.h"
@@ -33,6 +34,8 @@ class SparseAttention final : public model::LayerAttention {
                                                                const KvOptions& options,
                                                                int32_t num_q_heads, DeviceKv& kv);
 
+  // Borrowed; null: nobody watches.
+  void set_tap(SelectionTap* tap) { tap_ = tap; }
   // `plan` must live until the step ends.
   void begin_step(const core::StepPlan& plan);
   void attend(const model::AttendArgs& args) override;
@@ -62,6 +65,9 @@ class SparseAttention final : public model::LayerAttention {
     return static_cast<int64_t>(row - group_begin) * options_.num_kv_heads + head;
   }
 
+  SelectionPlace place_of(const SelectingRow& row, int32_t layer, int32_t head) const {
+    return {tables_.planned(row.segment).seq, row.position, layer, head};
+  }
   void seal_pages(int32_t layer, const ops::KvLayer& kv);
   void select_group(const model::AttendArgs& args, RowRange group);
   void score(const model::AttendArgs& args, RowRange group);
@@ -80,6 +86,7 @@ class SparseAttention final : public model::LayerAttention {
   SelectionState state_;
   StepTables tables_;
   core::KvCounters counters_;  // of the step
+  SelectionTap* tap_ = nullptr;
 
   std::vector<LayerHead> layer_heads_;     // of all layers
   std::vector<size_t> layer_heads_begin_;  // (L + 1)

@@ -27,7 +27,7 @@ def short_needle():
 
 class CommandLine(unittest.TestCase):
     def test_help_has_an_example(self):
-        for subcommand in (["serve"], ["generate"], ["bench"], ["bench", "serve"], ["inspect"], ["eval", "needles"]):
+        for subcommand in (["serve"], ["generate"], ["bench"], ["bench", "serve"], ["inspect"], ["eval", "needles"], ["trace"]):
             done = run(*subcommand, "--help")
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("Example", done.stdout)
@@ -55,11 +55,41 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
 
     def test_what_is_not_built_is_refused_by_name(self):
-        for option, value in (("--preset", "full"), ("--device", "cuda"), ("--budget", "2048"), ("--host-memory", "1GiB")):
+        for option, value in (("--preset", "full"), ("--device", "cuda"), ("--disk-path", "kv"), ("--host-memory", "1GiB")):
             done = run("bench", serving.LONGNEEDLE, option, value)
             self.assertNotEqual(done.returncode, 0, option)
             self.assertIn(option, done.stderr + done.stdout)
             self.assertIn("this version", done.stderr + done.stdout)
+
+    def test_a_flag_that_would_change_nothing_is_refused(self):
+        for options, words in ((["--preset", "dense", "--budget", "1024"], "--budget belongs to selection"),
+                               (["--preset", "lserve"], "spillway calibrate"),
+                               (["--preset", "duo", "--heads", "no-such-file"], "no-such-file"),
+                               (["--preset", "sparse", "--budget", "100"], "give 96 or 128"),
+                               (["--preset", "sparse", "--sink", "64"], "--heads FILE")):
+            done = run("bench", serving.LONGNEEDLE, *options)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(words, done.stderr)
+
+    def test_a_trace_is_written_and_replayed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            needles, trace = pathlib.Path(folder) / "needles.jsonl", pathlib.Path(folder) / "trace.jsonl"
+            with open(serving.TOP / "tests/data/needles/needles-2k.jsonl", encoding="utf-8") as lines:
+                needles.write_text(next(lines))
+            done = run("trace", serving.LONGNEEDLE, str(needles), "--budget", "512", "-o", str(trace))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("share of a selection seen", done.stdout)
+            header = json.loads(trace.read_text().splitlines()[0])
+            self.assertEqual((header["layers"], header["kv_heads"], header["budget_tokens"]), (8, 2, 512))
+            done = run("bench", serving.LONGNEEDLE, "--preset", "sparse", "--budget", "512", "--replay-selections", str(trace),
+                       "-p", "0", "-n", "32", "-d", "1900", "-r", "1", "-o", "json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            row = json.loads(done.stdout)[0]
+            self.assertGreater(row["kv"]["pages_selected"], 0)
+            self.assertGreater(row["locality"]["judged"], 0)
+            done = run("trace", serving.LONGNEEDLE, str(needles), "--budget", "4096", "-o", str(trace))
+            self.assertIn("nothing was selected", done.stderr)
+            self.assertEqual(done.returncode, 1)
 
     def test_a_temperature_is_a_number(self):
         for value in ("nan", "-nan", "inf", "warm"):
