@@ -74,7 +74,7 @@ struct Segment {
 
 struct StepPlan {
   uint64_t step = 0;
-  // decodes first, then prompt chunks; rows of the step in this order
+  // decodes first, then prompt chunks, rows of the step in this order; those with activations last
   std::vector<Segment> segments;
   // T: sum of token_end - token_begin. At most max_num_batched_tokens, rows of segments with
   // activations left out: those count tokens x layers, and run in tiles.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "exec/residency.h"
+#include "exec/host_tier.h"
 
 namespace engine {
 namespace {
@@ -62,12 +62,7 @@ MemoryPlan::MemoryPlan(const EngineOptions& options, const core::ModelConfig& mo
   // A cached prefix needs the pages of streaming heads too: their window is loaded into a ring.
   home_bytes_ = options.prefix_cache ? int64_t{model.num_layers} * model.num_kv_heads * page_bytes_
                                      : bytes_.block_pages;
-  slot_tables_ = exec::ResidencyShape{.num_slots = 1,
-                                      .num_columns = num_columns_,
-                                      .pages_max = pages_max(),
-                                      .rows_max = pages_max(),
-                                      .page_tokens = options.page_tokens}
-                     .bytes();
+  slot_tables_ = exec::HostTier::slot_bytes(kv_);
   scratch_frames_ = std::min(kScratchRows, max_num_seqs) * layer_columns_max_ * kv_.listed_max();
   if (prefill_ == core::Prefill::kLayer) {
     // The longest prompt, and a step of others beside it.

@@ -21,6 +21,13 @@ int64_t logits_bytes(const core::ModelConfig& config) {
 // list once.
 constexpr size_t kStopIdsReserved = 64;
 
+// Segments that one forward pass takes through all layers together; those with activations follow.
+std::span<const core::Segment> whole_passes(const core::StepPlan& plan) {
+  const auto end = std::ranges::find_if(
+      plan.segments, [](const core::Segment& s) { return !s.activations.empty(); });
+  return {plan.segments.begin(), end};
+}
+
 }  // namespace
 
 int64_t CpuExecutor::staging_bytes(const core::ModelConfig& config, int32_t rows_max,
@@ -35,8 +42,9 @@ base::Result<std::unique_ptr<CpuExecutor>> CpuExecutor::create(device::Stream& s
                                                                model::Model& model,
                                                                const core::ModelConfig& config,
                                                                const CpuExecutorOptions& options) {
-  ASSIGN_OR_RETURN(DeviceKv kv,
-                   DeviceKv::create(options.kv, options.num_blocks, options.num_blocks));
+  const int32_t rows =
+      options.tier ? HostTier::pool_rows(options.kv, *options.tier) : options.num_blocks;
+  ASSIGN_OR_RETURN(DeviceKv kv, DeviceKv::create(options.kv, rows, options.num_blocks));
   std::unique_ptr<CpuExecutor> made(new CpuExecutor(stream, model, config, options, std::move(kv)));
   RETURN_IF_ERROR(made->allocate(ops));
   return made;
@@ -55,15 +63,34 @@ CpuExecutor::CpuExecutor(device::Stream& stream, model::Model& model,
   for (auto& ids : stop_ids_) ids.reserve(options_.eos.size() + kStopIdsReserved);
 }
 
+int64_t CpuExecutor::count_device_bytes() const {
+  const KvBytes bytes = kv_bytes(options_.kv);
+  int64_t total = kv_.bytes() + bytes.slot_state * options_.kv.max_num_seqs + bytes.open_pages +
+                  bytes.scratch + model_.workspace_bytes();
+  if (tier_ != nullptr) {
+    total += HostTier::slot_bytes(options_.kv) * options_.kv.max_num_seqs +
+             options_.prefill.bytes(options_.kv);
+  }
+  return total;
+}
+
 base::Result<void> CpuExecutor::allocate(const ops::OpTable& ops) {
   ASSIGN_OR_RETURN(attention_,
                    SparseAttention::create(stream_, ops, options_.kv, config_.num_q_heads, kv_));
   attention_->set_tap(options_.tap);
+  if (options_.tier) {
+    ASSIGN_OR_RETURN(tier_, HostTier::create(stream_, options_.kv, *options_.tier, kv_,
+                                             attention_->selections()));
+    attention_->set_tier(tier_.get());
+    ASSIGN_OR_RETURN(prefill_, SegmentedPrefill::create(stream_, options_.kv, options_.prefill,
+                                                        model_, *attention_, kv_, *tier_));
+  }
   sample_workspace_bytes_ = align(ops::sample_workspace_bytes(config_.vocab_size));
   ASSIGN_OR_RETURN(logits_, device::Buffer::allocate(logits_bytes(config_), "logits"));
   ASSIGN_OR_RETURN(sample_workspace_,
                    device::Buffer::allocate(stream_.pool().num_threads() * sample_workspace_bytes_,
                                             "sampling workspace"));
+  device_bytes_ = count_device_bytes();
   return {};
 }
 
@@ -71,9 +98,10 @@ base::Result<void> CpuExecutor::run(const core::StepPlan& plan, const core::Tran
                                     core::StepResult* result) {
   const auto begin = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(check(plan));
-  for (const core::BlockCopy& copy : transfers.copies) kv_.copy_tokens(copy);
-  gather_inputs(plan);
-  attention_->begin_step(plan);
+  move_pages(plan, transfers);
+  const std::span<const core::Segment> whole = whole_passes(plan);
+  gather_inputs(whole);
+  attention_->begin_step(whole);
   model_.forward({.tokens = tokens_,
                   .positions = positions_,
                   .attention = attention_.get(),
@@ -82,10 +110,20 @@ base::Result<void> CpuExecutor::run(const core::StepPlan& plan, const core::Tran
   prepare_result(plan, result);
   attention_->end_step(result);
   finish_rows(plan, result);
+  run_segmented(plan, whole.size(), result);
+  finish_result(result);
   result->run_us = std::chrono::duration_cast<std::chrono::microseconds>(
                        std::chrono::steady_clock::now() - begin)
                        .count();
   return {};
+}
+
+void CpuExecutor::move_pages(const core::StepPlan& plan, const core::TransferPlan& transfers) {
+  if (tier_ != nullptr) {
+    tier_->begin_step(plan, transfers);
+  } else {
+    for (const core::BlockCopy& copy : transfers.copies) kv_.copy_tokens(copy);
+  }
 }
 
 base::Result<void> CpuExecutor::check(const core::StepPlan& plan) const {
@@ -99,9 +137,12 @@ base::Result<void> CpuExecutor::check(const core::StepPlan& plan) const {
     CHECK(int64_t{s.token_end} <= static_cast<int64_t>(s.blocks.size()) * kv.page.page_tokens);
     CHECK(s.slot >= 0 && s.slot < kv.max_num_seqs && s.token_end <= kv.context_max,
           "slot {} at {} tokens", s.slot, s.token_end);
-    if (s.layer_begin != 0 || s.layer_end != config_.num_layers) {
-      return base::error(base::Code::kInternal, "the CPU back end runs steps over all layers only");
-    }
+    CHECK(s.layer_begin >= 0 && s.layer_begin < s.layer_end && s.layer_end <= config_.num_layers);
+    const bool segmented = !s.activations.empty();
+    CHECK(segmented ? tier_ != nullptr : s.layer_end - s.layer_begin == config_.num_layers,
+          "layers [{}, {}) of a prompt that has no activations", s.layer_begin, s.layer_end);
+    CHECK(segmented || &s < whole_passes(plan).data() + whole_passes(plan).size(),
+          "segments with activations are the last");
     if (s.policy.kind == core::AttentionPolicy::Kind::kSparse &&
         (s.policy.budget_tokens < 2 * kv.page.page_tokens ||
          s.policy.budget_tokens > kv.sparse.budget_tokens)) {
@@ -112,12 +153,12 @@ base::Result<void> CpuExecutor::check(const core::StepPlan& plan) const {
   return {};
 }
 
-void CpuExecutor::gather_inputs(const core::StepPlan& plan) {
+void CpuExecutor::gather_inputs(std::span<const core::Segment> planned) {
   tokens_.clear();
   positions_.clear();
   logits_rows_.clear();
-  for (size_t i = 0; i < plan.segments.size(); ++i) {
-    const core::Segment& s = plan.segments[i];
+  for (size_t i = 0; i < planned.size(); ++i) {
+    const core::Segment& s = planned[i];
     for (int32_t position = s.token_begin; position < s.token_end; ++position) {
       const int32_t row = static_cast<int32_t>(tokens_.size());
       if (position >= s.logits_begin)
@@ -126,8 +167,6 @@ void CpuExecutor::gather_inputs(const core::StepPlan& plan) {
       positions_.push_back(position);
     }
   }
-  CHECK(static_cast<int32_t>(tokens_.size()) == plan.num_rows, "{} rows planned, {} found",
-        plan.num_rows, tokens_.size());
 }
 
 void CpuExecutor::prepare_result(const core::StepPlan& plan, core::StepResult* result) {
@@ -137,11 +176,15 @@ void CpuExecutor::prepare_result(const core::StepPlan& plan, core::StepResult* r
     const core::Segment& s = plan.segments[i];
     core::SegmentResult& r = result->segments[i];
     r.seq = s.seq;
-    r.sampled = s.sample;
-    r.has_logprobs = s.sample && s.sampling->logprobs.has_value();
+    r.error.clear();
+    if (tier_ != nullptr) r.error = tier_->error(i);
+    const bool has_logits = s.layer_end == config_.num_layers;
+    r.sampled = s.sample && has_logits;
+    r.has_logprobs = r.sampled && s.sampling->logprobs.has_value();
     // Scored positions: the token after each row with logits, as far as it is a prompt token.
     const int32_t scored_end = std::min(s.token_end, s.prompt_len - 1);
-    const bool scored = s.sampling->prompt_logprobs.has_value() && scored_end > s.logits_begin;
+    const bool scored =
+        has_logits && s.sampling->prompt_logprobs.has_value() && scored_end > s.logits_begin;
     r.prompt.resize(scored ? static_cast<size_t>(scored_end - s.logits_begin) : 0);
   }
 }
@@ -163,8 +206,36 @@ void CpuExecutor::finish_rows(const core::StepPlan& plan, core::StepResult* resu
   }
 }
 
+// One by one, behind the rest of the step: each is many forward passes of a layer.
+void CpuExecutor::run_segmented(const core::StepPlan& plan, size_t begin,
+                                core::StepResult* result) {
+  for (size_t i = begin; i < plan.segments.size(); ++i) {
+    const core::Segment& segment = plan.segments[i];
+    prefill_->run(segment, i, [&](int32_t position_begin, int32_t position_end) {
+      logits_rows_.clear();
+      for (int32_t p = std::max(position_begin, segment.logits_begin); p < position_end; ++p) {
+        logits_rows_.push_back({p - position_begin, static_cast<int32_t>(i), p});
+      }
+      finish_rows(plan, result);
+    });
+  }
+}
+
+void CpuExecutor::finish_result(core::StepResult* result) {
+  result->kv = attention_->counters();
+  result->lost.clear();
+  result->fetched.clear();
+  if (tier_ != nullptr) {
+    tier_->end_step(result);
+    result->kv.layers_segmented = prefill_->take_layers_run();
+  }
+  for (core::SegmentResult& r : result->segments) r.sampled = r.sampled && r.error.empty();
+  result->kv.device_bytes_peak = device_bytes_;
+}
+
 void CpuExecutor::finish_row(const core::Segment& segment, const LogitsRow& row,
                              std::span<float> logits, int worker, core::SegmentResult* result) {
+  if (!result->error.empty()) return;  // its rows may hold anything
   const core::SamplingParams& params = *segment.sampling;
   const size_t scored = static_cast<size_t>(row.position - segment.logits_begin);
   if (scored < result->prompt.size()) {

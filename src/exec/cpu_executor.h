@@ -8,12 +8,15 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "exec/device_kv.h"
 #include "exec/executor.h"
+#include "exec/host_tier.h"
 #include "exec/kv_plan.h"
+#include "exec/segmented_prefill.h"
 #include "exec/sparse_attention.h"
 #include "model/model.h"
 
@@ -26,8 +29,10 @@ inline constexpr int32_t kLogitsRows = 32;
 struct CpuExecutorOptions {
   KvOptions kv;
   int32_t num_blocks = 0;
-  std::vector<core::TokenId> eos;  // masked while a sequence is shorter than min_tokens
-  SelectionTap* tap = nullptr;     // borrowed
+  std::optional<HostTierOptions> tier;  // blocks are then its homes
+  SegmentedPrefillOptions prefill;      // with a host tier
+  std::vector<core::TokenId> eos;       // masked while a sequence is shorter than min_tokens
+  SelectionTap* tap = nullptr;          // borrowed
 };
 
 class CpuExecutor final : public Executor {
@@ -42,6 +47,12 @@ class CpuExecutor final : public Executor {
   base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                          core::StepResult* result) override;
 
+  // For tests: whose memory they poison.
+  DeviceKv& kv() { return kv_; }
+  HostTier* tier() { return tier_.get(); }
+
+  // Device memory that create() took, and the model's workspace.
+  int64_t device_bytes() const { return device_bytes_; }
   // Bytes that create() takes beside the model and kv_bytes(options.kv).
   static int64_t staging_bytes(const core::ModelConfig& config, int32_t rows_max,
                                int32_t num_threads);
@@ -57,10 +68,14 @@ class CpuExecutor final : public Executor {
   CpuExecutor(device::Stream& stream, model::Model& model, const core::ModelConfig& config,
               const CpuExecutorOptions& options, DeviceKv kv);
   base::Result<void> allocate(const ops::OpTable& ops);
+  int64_t count_device_bytes() const;
   base::Result<void> check(const core::StepPlan& plan) const;
-  void gather_inputs(const core::StepPlan& plan);
+  void move_pages(const core::StepPlan& plan, const core::TransferPlan& transfers);
+  void gather_inputs(std::span<const core::Segment> planned);
   void prepare_result(const core::StepPlan& plan, core::StepResult* result);
   void finish_rows(const core::StepPlan& plan, core::StepResult* result);
+  void run_segmented(const core::StepPlan& plan, size_t begin, core::StepResult* result);
+  void finish_result(core::StepResult* result);
   void finish_row(const core::Segment& segment, const LogitsRow& row, std::span<float> logits,
                   int worker, core::SegmentResult* result);
 
@@ -70,6 +85,8 @@ class CpuExecutor final : public Executor {
   const CpuExecutorOptions options_;
   DeviceKv kv_;
   std::unique_ptr<SparseAttention> attention_;
+  std::unique_ptr<HostTier> tier_;             // or null
+  std::unique_ptr<SegmentedPrefill> prefill_;  // with a host tier
   std::vector<core::TokenId> tokens_;
   std::vector<int32_t> positions_;
   std::vector<LogitsRow> logits_rows_;
@@ -79,6 +96,7 @@ class CpuExecutor final : public Executor {
   device::Buffer logits_;            // (kLogitsRows, V) f32
   device::Buffer sample_workspace_;  // per worker
   int64_t sample_workspace_bytes_ = 0;
+  int64_t device_bytes_ = 0;
 };
 
 }  // namespace exec

@@ -39,6 +39,8 @@ class DeviceKv {
 
   const core::KvColumns& columns() const { return columns_; }
   const store::PagePool& frames() const { return frames_; }
+  const core::KvColumns& ring_columns() const { return ring_columns_; }
+  const store::PagePool& rings() const { return rings_; }
   const core::RingShape& ring() const { return ring_; }
 
   // Rows [0, num_tokens) of every page. REQUIRES: KV is not quantised, and there are no rings.

@@ -17,12 +17,14 @@ int32_t Residency::own_pages(const Slot& slot) {
 }
 
 base::Result<Residency> Residency::create(const ResidencyShape& shape, const DeviceFrames& frames,
-                                          const SelectionStamps& stamps) {
+                                          const SelectionState& selections,
+                                          int32_t selecting_begin) {
   CHECK(shape.num_columns == frames.num_columns());
   Residency made;
   made.shape_ = shape;
   made.frames_ = &frames;
-  made.stamps_ = stamps;
+  made.selections_ = &selections;
+  made.selecting_begin_ = selecting_begin;
   made.slots_.resize(static_cast<size_t>(shape.num_slots));
   for (Slot& slot : made.slots_) {
     slot.rows.reserve(static_cast<size_t>(shape.rows_max));
@@ -95,15 +97,16 @@ void Residency::list_resident_rows(int32_t slot) {
 void Residency::make_tables(device::Stream& stream, int32_t slot, int32_t own_pages) {
   const Slot& s = slot_at(slot);
   CHECK(own_pages <= std::ssize(s.rows), "{} pages in {} rows", own_pages, s.rows.size());
+  const bool copy_stamps = own_pages > 0 && selections_->holds(slot, s.seq);
   stream.pool().parallel_for(shape_.num_columns, [&](int64_t column, int) {
     const ops::ResidencyTable t = table(slot, static_cast<int32_t>(column));
     std::ranges::fill(t.frame_of, ops::kNotResident);
     std::ranges::fill(t.page_of, kNoPage);
     std::ranges::fill(t.selected_at, 0u);
-    if (own_pages > 0 && stamps_.first != nullptr && column >= stamps_.column_begin) {
-      std::copy_n(stamps_.first + slot * stamps_.slot_stride +
-                      (column - stamps_.column_begin) * stamps_.column_stride,
-                  s.num_pages, t.selected_at.begin());
+    if (copy_stamps && column >= selecting_begin_) {
+      const auto from =
+          selections_->selected_at(slot, static_cast<int32_t>(column) - selecting_begin_);
+      std::copy_n(from.begin(), s.num_pages, t.selected_at.begin());
     }
     const size_t shared = s.shared.size();
     for (size_t page = 0; page < shared; ++page) {

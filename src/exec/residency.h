@@ -17,6 +17,7 @@
 #include "device/buffer.h"
 #include "device/stream.h"
 #include "exec/device_frames.h"
+#include "exec/selection_state.h"
 #include "ops/page_resolve.h"
 
 namespace exec {
@@ -33,20 +34,12 @@ struct ResidencyShape {
   }
 };
 
-// Where a resident sequence's stamps of selection are read when it stops being resident: that of
-// page p of a column is at first + slot * slot_stride + (column - column_begin) * column_stride +
-// p.
-struct SelectionStamps {
-  const uint32_t* first = nullptr;  // null: there are none
-  int64_t slot_stride = 0, column_stride = 0;
-  int32_t column_begin = 0;
-};
-
 class Residency {
  public:
-  // Errors: kTooLarge.
+  // Borrows frames, and `selections`, whose column 0 is the frames' column `selecting_begin`: where
+  // a sequence's stamps come from when it stops being resident. Errors: kTooLarge.
   static base::Result<Residency> create(const ResidencyShape& shape, const DeviceFrames& frames,
-                                        const SelectionStamps& stamps);
+                                        const SelectionState& selections, int32_t selecting_begin);
 
   bool holds(int32_t slot) const { return slot_at(slot).used; }
   core::SeqId sequence(int32_t slot) const { return slot_at(slot).seq; }
@@ -107,7 +100,8 @@ class Residency {
 
   ResidencyShape shape_;
   const DeviceFrames* frames_ = nullptr;
-  SelectionStamps stamps_;
+  const SelectionState* selections_ = nullptr;
+  int32_t selecting_begin_ = 0;
   std::vector<Slot> slots_;
   device::Buffer rows_of_pages_;             // (slots, pages_max) int32
   device::Buffer frame_of_;                  // (slots, columns, pages_max) int32

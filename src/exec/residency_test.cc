@@ -19,6 +19,15 @@ constexpr int32_t kColumns = 3, kPagesMax = 40, kRowsMax = 40, kSlots = 2, kPage
 constexpr int32_t kPoolRows = 64, kScratch = 4;
 constexpr int64_t kPageBytes = 64;
 
+KvOptions selecting_options() {
+  return {.num_layers = 1,
+          .num_kv_heads = kColumns,
+          .page = {.page_tokens = kPageTokens, .logical_page_tokens = kPageTokens, .head_dim = 16},
+          .sparse = {.budget_tokens = 2 * kPageTokens},
+          .max_num_seqs = kSlots,
+          .context_max = kPagesMax * kPageTokens};
+}
+
 struct Fixture {
   base::ThreadPool pool{2};
   device::Stream stream{pool};
@@ -30,17 +39,14 @@ struct Fixture {
           "frames")
           .value();
   DeviceFrames frames{frames_pool, kPoolRows};
-  std::vector<uint32_t> stamps = std::vector<uint32_t>(kSlots * kColumns * kPagesMax);
-  Residency residency =
-      Residency::create(
-          {.num_slots = kSlots,
-           .num_columns = kColumns,
-           .pages_max = kPagesMax,
-           .rows_max = kRowsMax,
-           .page_tokens = kPageTokens},
-          frames,
-          {.first = stamps.data(), .slot_stride = kColumns * kPagesMax, .column_stride = kPagesMax})
-          .value();
+  SelectionState selections = SelectionState::create(selecting_options()).value();
+  Residency residency = Residency::create({.num_slots = kSlots,
+                                           .num_columns = kColumns,
+                                           .pages_max = kPagesMax,
+                                           .rows_max = kRowsMax,
+                                           .page_tokens = kPageTokens},
+                                          frames, selections, 0)
+                            .value();
 
   void write(int32_t slot, int32_t page) {
     for (int32_t column = 0; column < kColumns; ++column) {
@@ -119,10 +125,11 @@ TEST(Residency, ACutEvictsThePagesSelectedLongestAgoAndMovesTheOthers) {
   f.residency.enter(f.stream, segment(core::SeqId{1}, 0, own, true));
   f.residency.begin_pages(f.stream, 0, 4, 0);
   for (int32_t page = 0; page < 4; ++page) f.write(0, page);
+  f.selections.begin_rows(0, core::SeqId{1}, 60, 60, 61);
   for (int32_t column = 0; column < kColumns; ++column) {
     // Another page is the oldest in every column; page 3 is not saved and stays.
     for (int32_t page = 0; page < 3; ++page) {
-      f.stamps[static_cast<size_t>(column * kPagesMax + page)] = page == column ? 1 : 2;
+      f.selections.selected_at(0, column)[static_cast<size_t>(page)] = page == column ? 1 : 2;
     }
   }
   EXPECT_EQ(f.residency.cut(f.stream, {core::SeqId{1}, 0, 2}, 3), 2 * kColumns);

@@ -40,6 +40,12 @@ class SelectionState {
   // (pages_max) by page, 0 = never; ops/page_resolve.h evicts by them.
   std::span<uint32_t> selected_at(int32_t slot, int32_t column) const;
 
+  // The slot's records are of this sequence.
+  bool holds(int32_t slot, core::SeqId seq) const {
+    const Slot& s = slots_[static_cast<size_t>(slot)];
+    return s.next >= 0 && s.seq == seq;
+  }
+
   // Keeps a selection, rising pages, the last of them the row's own; and gives it back with the
   // pages up to `own_page` that came since. REQUIRES of reuse(): a selection was kept.
   void keep(int32_t slot, int32_t column, std::span<const int32_t> pages);

@@ -77,14 +77,30 @@ std::span<const SparseAttention::LayerHead> SparseAttention::selecting_heads(int
   return {layer_heads_.data() + begin, end - begin};
 }
 
-void SparseAttention::begin_step(const core::StepPlan& plan) {
-  tables_.begin(plan, &state_);
+void SparseAttention::set_tier(HostTier* tier) {
+  tier_ = tier;
+  tables_.set_tier(tier);
+  const auto seqs = static_cast<size_t>(options_.max_num_seqs);
+  const auto rows = seqs + static_cast<size_t>(group_rows_max_);
+  fetch_rows_.reserve(rows);
+  fetch_segments_.reserve(rows);
+  for (int32_t page = 0; page < options_.pages_max(); ++page) all_pages_.push_back(page);
+  whole_counts_.resize(seqs * static_cast<size_t>(options_.num_kv_heads));
+}
+
+void SparseAttention::begin_step(std::span<const core::Segment> planned) {
   counters_ = {};
-  pages_selected_.assign(plan.segments.size(), 0);
+  pages_selected_.assign(planned.size(), 0);
+  begin_pass(planned);
+}
+
+void SparseAttention::begin_pass(std::span<const core::Segment> planned) {
+  tables_.begin(planned, &state_);
 }
 
 void SparseAttention::attend(const model::AttendArgs& args) {
   const ops::KvLayer kv = kv_.layer(args.layer);
+  if (tier_ != nullptr) list_own_pages(args.layer);
   ops_.kv_write(stream_, {.kv = kv,
                           .k = args.k,
                           .v = args.v,
@@ -92,34 +108,56 @@ void SparseAttention::attend(const model::AttendArgs& args) {
                           .v_stride = args.stride,
                           .segments = tables_.segments()});
   seal_pages(args.layer, kv);
-  const size_t num_rows = tables_.selecting_rows().size();
-  if (num_rows == 0 || selecting_heads(args.layer).empty()) {
-    run_attention(args, kv, tables_.segments());
-    return;
-  }
-  const auto whole = tables_.whole_segments();
-  attention_segments_.assign(whole.begin(), whole.end());
+  const size_t num_rows = selecting_heads(args.layer).empty() ? 0 : tables_.selecting_rows().size();
+  append_whole(num_rows > 0);
+  fetch_and_attend(args, kv);
   for (size_t begin = 0; begin < num_rows;) {
     const size_t end = std::min(num_rows, begin + static_cast<size_t>(group_rows_max_));
     select_group(args, {begin, end});
     append_group({begin, end});
-    run_attention(args, kv, attention_segments_);
-    attention_segments_.clear();
+    fetch_and_attend(args, kv);
+    run_attention(args, kv);
     begin = end;
   }
+  run_attention(args, kv);
 }
 
-void SparseAttention::run_attention(const model::AttendArgs& args, const ops::KvLayer& kv,
-                                    std::span<const ops::AttentionSegment> segments) {
+// Of the segments listed since the last call.
+void SparseAttention::run_attention(const model::AttendArgs& args, const ops::KvLayer& kv) {
+  if (attention_segments_.empty()) return;
   ops_.attention(stream_, {.kv = kv,
                            .q = args.q,
                            .q_stride = args.stride,
                            .num_q_heads = num_q_heads_,
                            .softmax_scale = args.softmax_scale,
-                           .segments = segments,
+                           .segments = attention_segments_,
                            .out = args.out,
                            .out_stride = args.stride,
                            .workspace = args.workspace});
+  attention_segments_.clear();
+}
+
+// Sequences that are not resident: where their columns have the pages that rows are written to.
+void SparseAttention::list_own_pages(int32_t layer) {
+  for (const core::Segment& planned : tables_.planned()) {
+    if (needs_fetch(planned)) tier_->list_own_pages(planned, layer);
+  }
+}
+
+// Rows whose pages must be fetched attend in groups, each with what was listed before.
+void SparseAttention::fetch_and_attend(const model::AttendArgs& args, const ops::KvLayer& kv) {
+  for (size_t begin = 0; begin < fetch_rows_.size();) {
+    const auto rows = std::span(fetch_rows_).subspan(begin);
+    const size_t count = tier_->fetcher().group(args.layer, rows);
+    tier_->fetcher().fetch(args.layer, rows.first(count));
+    const auto first = fetch_segments_.begin() + static_cast<ptrdiff_t>(begin);
+    attention_segments_.insert(attention_segments_.end(), first,
+                               first + static_cast<ptrdiff_t>(count));
+    run_attention(args, kv);
+    begin += count;
+  }
+  fetch_rows_.clear();
+  fetch_segments_.clear();
 }
 
 // Statistics of the pages whose last row was just written.
@@ -216,6 +254,8 @@ void SparseAttention::select_rows(int32_t layer, RowRange run, size_t group_begi
     }
     state_.stamp(slot, head.column, {pages, static_cast<size_t>(n)}, row.position);
     counts_.as<int32_t>()[at] = n;
+    // Not resident: the fetcher lists them.
+    if (needs_fetch(tables_.planned(row.segment))) continue;
     const int32_t* const table = tables_.segments()[static_cast<size_t>(row.segment)].frames;
     int32_t* const list = lists_.as<int32_t>() + at * list_stride_;
     for (int32_t k = 0; k < n; ++k) list[k] = table[pages[k]];
@@ -243,6 +283,32 @@ void SparseAttention::count_group(int32_t layer, RowRange group) {
   }
 }
 
+// Rows that attend to all their pages.
+void SparseAttention::append_whole(bool rows_select) {
+  const auto segments = rows_select ? tables_.whole_segments() : tables_.segments();
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const ops::AttentionSegment& segment = segments[i];
+    const int32_t index = rows_select ? tables_.whole_planned()[i] : static_cast<int32_t>(i);
+    const core::Segment& planned = tables_.planned(index);
+    if (!needs_fetch(planned)) {
+      attention_segments_.push_back(segment);
+      continue;
+    }
+    const int32_t position = segment.position_begin + segment.row_end - segment.row_begin - 1;
+    int32_t* const counts = whole_counts_.data() + int64_t{index} * options_.num_kv_heads;
+    std::fill_n(counts, options_.num_kv_heads, position / options_.page.page_tokens + 1);
+    fetch_segments_.push_back(segment);
+    fetch_rows_.push_back({.segment = index,
+                           .slot = planned.slot,
+                           .position = position,
+                           .blocks = planned.blocks.data(),
+                           .pages = all_pages_.data(),
+                           .counts = counts,
+                           .frames = tier_->listed_frames(planned.slot),
+                           .frames_stride = tier_->frames_head_stride(planned.slot)});
+  }
+}
+
 void SparseAttention::append_group(RowRange group) {
   for (size_t i = group.begin; i < group.end; ++i) {
     const SelectingRow& row = tables_.selecting_rows()[i];
@@ -254,15 +320,28 @@ void SparseAttention::append_group(RowRange group) {
     segment.frames = lists_.as<int32_t>() + at * list_stride_;
     segment.frames_head_stride = list_stride_;
     segment.num_selected = counts_.as<int32_t>() + at;
-    attention_segments_.push_back(segment);
+    const core::Segment& planned = tables_.planned(row.segment);
+    if (!needs_fetch(planned)) {
+      attention_segments_.push_back(segment);
+      continue;
+    }
+    fetch_segments_.push_back(segment);
+    fetch_rows_.push_back({.segment = row.segment,
+                           .slot = planned.slot,
+                           .position = row.position,
+                           .blocks = planned.blocks.data(),
+                           .pages = pages_.as<int32_t>() + at * list_stride_,
+                           .pages_stride = list_stride_,
+                           .counts = counts_.as<int32_t>() + at,
+                           .frames = lists_.as<int32_t>() + at * list_stride_,
+                           .frames_stride = list_stride_});
   }
 }
 
 void SparseAttention::end_step(core::StepResult* result) const {
-  result->kv = counters_;
   for (size_t i = 0; i < result->segments.size(); ++i) {
     core::SegmentResult& r = result->segments[i];
-    r.pages_selected = pages_selected_[i];
+    r.pages_selected = i < pages_selected_.size() ? pages_selected_[i] : 0;
     r.pages_missed = 0;
     r.working_set_frames = 0;
     r.working_set_pages = 0;

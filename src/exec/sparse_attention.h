@@ -17,6 +17,7 @@
 #include "device/buffer.h"
 #include "device/stream.h"
 #include "exec/device_kv.h"
+#include "exec/host_tier.h"
 #include "exec/kv_plan.h"
 #include "exec/selection_state.h"
 #include "exec/selection_tap.h"
@@ -36,11 +37,21 @@ class SparseAttention final : public model::LayerAttention {
 
   // Borrowed; null: nobody watches.
   void set_tap(SelectionTap* tap) { tap_ = tap; }
-  // `plan` must live until the step ends.
-  void begin_step(const core::StepPlan& plan);
+  // With a host tier: before the first step.
+  void set_tier(HostTier* tier);
+  const SelectionState& selections() const { return state_; }
+
+  // The rows of the next forward passes are those of `planned`, the first segments of the step's
+  // plan, which must live until end_step().
+  void begin_step(std::span<const core::Segment> planned);
+  // A forward pass over other rows of the same step.
+  void begin_pass(std::span<const core::Segment> planned);
   void attend(const model::AttendArgs& args) override;
-  // Adds what the step's rows selected to `result`, whose segments are the plan's.
+  // Says in `result`, whose segments are the plan's, what the step's rows selected. Before any
+  // begin_pass().
   void end_step(core::StepResult* result) const;
+  // Of the step so far.
+  const core::KvCounters& counters() const { return counters_; }
 
  private:
   // A KV head of a layer whose pages are selected.
@@ -74,9 +85,15 @@ class SparseAttention final : public model::LayerAttention {
   void select_rows(int32_t layer, RowRange run, size_t group_begin, const LayerHead& head,
                    int worker);
   void count_group(int32_t layer, RowRange group);
+  void append_whole(bool rows_select);
   void append_group(RowRange group);
-  void run_attention(const model::AttendArgs& args, const ops::KvLayer& kv,
-                     std::span<const ops::AttentionSegment> segments);
+  void list_own_pages(int32_t layer);
+  void fetch_and_attend(const model::AttendArgs& args, const ops::KvLayer& kv);
+  // The sequence's pages must be fetched, layer by layer.
+  bool needs_fetch(const core::Segment& planned) const {
+    return tier_ != nullptr && planned.layer_buffers.empty() && !tier_->is_resident(planned.slot);
+  }
+  void run_attention(const model::AttendArgs& args, const ops::KvLayer& kv);
 
   device::Stream& stream_;
   const ops::OpTable& ops_;
@@ -95,6 +112,12 @@ class SparseAttention final : public model::LayerAttention {
   std::vector<RowRange> runs_;  // of the group: rows of one sequence each
   std::vector<ops::AttentionSegment> attention_segments_;
   std::vector<int64_t> pages_selected_;  // by segment of the plan
+  // With a host tier: rows whose pages are to be fetched, and their segments.
+  HostTier* tier_ = nullptr;
+  std::vector<FetchRow> fetch_rows_;
+  std::vector<ops::AttentionSegment> fetch_segments_;
+  std::vector<int32_t> all_pages_;     // (pages_max) page i is i
+  std::vector<int32_t> whole_counts_;  // (segments, Hk)
   // Scratch of a group of rows, by place.
   int32_t group_rows_max_ = 0;
   int64_t scores_stride_ = 0, list_stride_ = 0, select_workspace_bytes_ = 0;

@@ -17,19 +17,21 @@ StepTables::StepTables(const KvOptions& options)
   if (options_.rings) ring_frames_.resize(pages);
   segments_.reserve(seqs);
   whole_segments_.reserve(seqs);
+  whole_planned_.reserve(seqs);
   const auto rows = static_cast<size_t>(options_.rows_max);
   if (options_.is_sparse()) selecting_rows_.reserve(rows);
   sealed_pages_.reserve(rows / static_cast<size_t>(options_.page.page_tokens) + seqs);
 }
 
-void StepTables::begin(const core::StepPlan& plan, SelectionState* state) {
-  plan_ = &plan;
+void StepTables::begin(std::span<const core::Segment> planned, SelectionState* state) {
+  planned_ = planned;
   segments_.clear();
   whole_segments_.clear();
+  whole_planned_.clear();
   selecting_rows_.clear();
   sealed_pages_.clear();
   int32_t row_begin = 0;
-  for (const core::Segment& segment : plan.segments) {
+  for (const core::Segment& segment : planned) {
     add(segment, row_begin, state);
     row_begin += segment.token_end - segment.token_begin;
   }
@@ -43,6 +45,7 @@ void StepTables::add(const core::Segment& s, int32_t row_begin, SelectionState* 
                               .row_end = row_begin + s.token_end - s.token_begin,
                               .position_begin = s.token_begin,
                               .frames = frames_table(s)};
+  if (tier_ != nullptr) whole.frames_head_stride = tier_->frames_head_stride(s.slot);
   if (any_streaming_) whole.stream_frames = options_.rings ? ring_table(s) : whole.frames;
   segments_.push_back(whole);
   for (int32_t page = s.token_begin / page_tokens; page < s.token_end / page_tokens; ++page) {
@@ -62,6 +65,7 @@ void StepTables::add(const core::Segment& s, int32_t row_begin, SelectionState* 
   if (selecting_begin > s.token_begin) {
     whole.row_end = row_begin + selecting_begin - s.token_begin;
     whole_segments_.push_back(whole);
+    whole_planned_.push_back(index);
   }
   for (int32_t position = selecting_begin; position < s.token_end; ++position) {
     selecting_rows_.push_back({.segment = index,
@@ -73,6 +77,7 @@ void StepTables::add(const core::Segment& s, int32_t row_begin, SelectionState* 
 }
 
 const int32_t* StepTables::frames_table(const core::Segment& s) {
+  if (tier_ != nullptr) return tier_->frames_table(s.slot);
   int32_t* const table = frames_.data() + int64_t{s.slot} * options_.pages_max();
   const int32_t pages = (s.token_end - 1) / options_.page.page_tokens + 1;
   for (int32_t page = 0; page < pages; ++page) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/step.h"
+#include "exec/host_tier.h"
 #include "exec/kv_plan.h"
 #include "exec/selection_state.h"
 #include "ops/attention.h"
@@ -35,15 +36,21 @@ class StepTables {
  public:
   explicit StepTables(const KvOptions& options);
 
-  void begin(const core::StepPlan& plan, SelectionState* state);
+  // `planned` must live until the pass ends.
+  void begin(std::span<const core::Segment> planned, SelectionState* state);
+  // From now on pages are where the host tier says.
+  void set_tier(const HostTier* tier) { tier_ = tier; }
 
+  std::span<const core::Segment> planned() const { return planned_; }
   const core::Segment& planned(int32_t segment) const {
-    return plan_->segments[static_cast<size_t>(segment)];
+    return planned_[static_cast<size_t>(segment)];
   }
   // Every segment of the plan, over all its pages.
   std::span<const ops::AttentionSegment> segments() const { return segments_; }
   // The rows that are not under selection, over all their pages; and those that are, in order.
   std::span<const ops::AttentionSegment> whole_segments() const { return whole_segments_; }
+  // Which of planned() each whole segment is of.
+  std::span<const int32_t> whole_planned() const { return whole_planned_; }
   std::span<const SelectingRow> selecting_rows() const { return selecting_rows_; }
   std::span<const SealedPage> sealed_pages() const { return sealed_pages_; }
 
@@ -57,9 +64,11 @@ class StepTables {
   const core::RingShape ring_;
   bool any_streaming_;
   int32_t local_max_ = 0;  // tokens
-  const core::StepPlan* plan_ = nullptr;
+  const HostTier* tier_ = nullptr;
+  std::span<const core::Segment> planned_;
   std::vector<int32_t> frames_, ring_frames_;  // (max_num_seqs, pages_max)
   std::vector<ops::AttentionSegment> segments_, whole_segments_;
+  std::vector<int32_t> whole_planned_;
   std::vector<SelectingRow> selecting_rows_;
   std::vector<SealedPage> sealed_pages_;
 };

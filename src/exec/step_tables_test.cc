@@ -42,7 +42,7 @@ class StepTablesTest : public testing::Test {
     plan_.segments = std::move(segments);
     if (!tables_) tables_.emplace(o);
     if (!state_) state_.emplace(SelectionState::create(o).value());
-    tables_->begin(plan_, &*state_);
+    tables_->begin(plan_.segments, &*state_);
   }
 
   std::vector<core::BlockId> blocks_;

@@ -138,7 +138,7 @@ class Watched {
     std::vector<int32_t> positions(static_cast<size_t>(end - begin));
     std::iota(positions.begin(), positions.end(), begin);
     oracle_->begin_step(plan);
-    attention_->begin_step(plan);
+    attention_->begin_step(plan.segments);
     model_->forward({std::span(tokens_).subspan(static_cast<size_t>(begin), positions.size()),
                      positions, &*oracle_, 0, num_layers, nullptr});
   }
