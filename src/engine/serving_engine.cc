@@ -29,13 +29,14 @@ std::string describe_heads(const core::HeadKinds& heads) {
 }
 
 kv::LedgerOptions ledger_options(const EngineOptions& options, const ResolvedSizes& sizes,
-                                 const std::string& fingerprint) {
+                                 const std::string& fingerprint, uint64_t disk_records) {
   return {.num_blocks = sizes.num_blocks,
           .page_tokens = sizes.page_tokens,
           .prefix_cache = options.prefix_cache,
           .deterministic = options.deterministic,
           .fingerprint = fmt::format("{}|{}|{}|{}", fingerprint, core::info(sizes.kv_type).name,
-                                     sizes.page_tokens, describe_heads(options.heads))};
+                                     sizes.page_tokens, describe_heads(options.heads)),
+          .disk_records = disk_records};
 }
 
 sched::TierSizes tier_sizes(const EngineOptions& options, const ResolvedSizes& sizes,
@@ -112,7 +113,7 @@ ServingEngine::ServingEngine(const EngineOptions& options, const ResolvedSizes& 
       executor_(executor),
       clock_(std::move(clock)),
       mailbox_(options.inbox_capacity),
-      ledger_(ledger_options(options, sizes, fingerprint)),
+      ledger_(ledger_options(options, sizes, fingerprint, executor.num_disk_records())),
       scheduler_(scheduler_options(options, sizes, model), &ledger_) {
   CHECK(ledger_.blocks_for(sizes.context_max) <= sizes.num_blocks, "{} blocks cannot hold {}",
         sizes.num_blocks, sizes.context_max);
@@ -125,6 +126,9 @@ ServingEngine::ServingEngine(const EngineOptions& options, const ResolvedSizes& 
   transfers_.copies.reserve(seqs);
   transfers_.cuts.reserve(2 * seqs);
   result_.segments.reserve(seqs);
+  executor_.take_disk_entries([this](const core::DiskEntry& entry) {
+    if (ledger_.disk() != nullptr) ledger_.disk()->restore(entry);
+  });
   refresh_snapshot();
 }
 
@@ -222,7 +226,7 @@ bool ServingEngine::step() {
   run();
   commit();
   publish();
-  return !plan_.segments.empty();
+  return !plan_.segments.empty() || scheduler_.is_fetching();
 }
 
 void ServingEngine::receive() {
@@ -271,9 +275,12 @@ void ServingEngine::plan() {
 
 void ServingEngine::run() {
   step_failed_ = false;
-  if (plan_.segments.empty()) return;
-  ++counters_.steps;
+  // A step without rows still moves blocks to and from the disk.
+  const bool has_disk_work =
+      scheduler_.is_fetching() || !transfers_.spills.empty() || !transfers_.fetches.empty();
   reset_result();
+  if (plan_.segments.empty() && !has_disk_work) return;
+  ++counters_.steps;
   if (const auto ran = executor_.run(plan_, transfers_, &result_); !ran.ok()) {
     step_failed_ = true;
     LOG_ERROR("step {} with {} sequences failed: {}", plan_.step, plan_.segments.size(),
@@ -291,6 +298,7 @@ void ServingEngine::reset_result() {
   result_.kv = {};
   result_.lost.clear();
   result_.fetched.clear();
+  result_.unwritten.clear();
   for (core::SegmentResult& segment : result_.segments) {
     segment.error.clear();
     segment.working_set_frames = 0;
@@ -299,10 +307,10 @@ void ServingEngine::reset_result() {
 
 void ServingEngine::commit() {
   const int64_t now_us = clock_();
+  scheduler_.commit_disk(result_);
   if (step_failed_) {
     fail_step();
-  } else if (!plan_.segments.empty()) {
-    counters_.kv.add(result_.kv);
+  } else if (counters_.kv.add(result_.kv); !plan_.segments.empty()) {
     counters_.working_set_frames = 0;
     mark_holders_of_lost();
     size_t i = 0;

@@ -132,9 +132,13 @@ class BlockLedger {
   // `fetch` is empty.
   void begin_fetch(DiskFetch* fetch, std::string_view salt, const PrefixMatch& match,
                    std::span<const uint64_t> records, std::vector<core::DiskMove>* fetches);
+  // One of its reads fills `block`.
+  bool is_fetching(const DiskFetch& fetch, BlockId block) const;
   // The read into `block` has ended. True if it was the fetch's last: what arrived, up to the first
   // that did not, is cached now, and the fetch is empty. REQUIRES: the fetch reads into `block`.
   bool end_fetch(DiskFetch* fetch, BlockId block, bool ok);
+  // The fetch goes on, but lets go of the prefix, and nothing of it will be cached.
+  void abandon_fetch(DiskFetch* fetch);
   // Appends what is to be written before evicted blocks are used anew: for the plan whose blocks
   // were taken since the last call.
   void take_spills(std::vector<core::DiskMove>* spills);

@@ -76,6 +76,11 @@ void BlockLedger::begin_fetch(DiskFetch* fetch, std::string_view salt, const Pre
     fetches->push_back({fetch->held.blocks[num_cached + i], disk_->entry(fetch->records[i])});
 }
 
+bool BlockLedger::is_fetching(const DiskFetch& fetch, BlockId block) const {
+  const auto read = std::span(fetch.held.blocks).last(fetch.records.size());
+  return std::ranges::find(read, block) != read.end();
+}
+
 bool BlockLedger::end_fetch(DiskFetch* fetch, BlockId block, bool ok) {
   const size_t num_cached = fetch->held.blocks.size() - fetch->records.size();
   const auto it = std::find(fetch->held.blocks.begin() + static_cast<ptrdiff_t>(num_cached),
@@ -87,6 +92,15 @@ bool BlockLedger::end_fetch(DiskFetch* fetch, BlockId block, bool ok) {
   if (--fetch->num_pending > 0) return false;
   finish_fetch(fetch);
   return true;
+}
+
+void BlockLedger::abandon_fetch(DiskFetch* fetch) {
+  SequenceBlocks& held = fetch->held;
+  const auto num_cached = std::ssize(held.blocks) - std::ssize(fetch->records);
+  for (auto i = num_cached; i-- > 0;) unref(held.blocks[static_cast<size_t>(i)]);
+  held.blocks.erase(held.blocks.begin(), held.blocks.begin() + num_cached);
+  held.num_sealed = 0;
+  held.feeds = false;
 }
 
 void BlockLedger::finish_fetch(DiskFetch* fetch) {

@@ -36,7 +36,8 @@ SchedulerOptions with_defaults(SchedulerOptions options, int32_t page_tokens) {
 Scheduler::Scheduler(const SchedulerOptions& options, kv::BlockLedger* ledger)
     : options_(with_defaults(options, ledger->page_tokens())),
       ledger_(ledger),
-      frames_(options.tier, options.max_num_seqs, ledger) {
+      frames_(options.tier, options.max_num_seqs, ledger),
+      fetches_(ledger) {
   CHECK(options.max_num_seqs > 0 && options.max_num_batched_tokens >= options.max_num_seqs,
         "{} sequences, {} rows a step", options.max_num_seqs, options.max_num_batched_tokens);
   const auto seqs = static_cast<size_t>(options.max_num_seqs);
@@ -71,6 +72,7 @@ void Scheduler::plan(core::StepPlan* plan, core::TransferPlan* transfers) {
   youngest_started_ = std::max(youngest_started_, youngest_admitted_);
   count_overtaken();
   if (tiered()) frames_.give(running_, transfers);
+  ledger_->take_spills(&transfers->spills);
   plan->step = ++step_;
   emit(plan);
   if (tiered() && plan->segments.empty()) frames_.keep_cuts(transfers);
@@ -94,6 +96,8 @@ void Scheduler::continue_running(Budget* budget) {
     while (s.planned.empty()) {
       // Victims have no rows yet: they come later in this loop.
       const bool itself = running_.back() == &s;
+      // Alone, and blocks are being read into: they can be had when their reads have ended.
+      if (itself && i == 0 && !fetches_.empty()) return;
       CHECK(!itself || i > 0, "sequence {} alone does not fit the pool", core::number(s.id));
       if (is_decoding(running_.back())) ++budget->rows;
       preempt_youngest();
@@ -223,14 +227,19 @@ int32_t Scheduler::blocks_wanted(const Sequence& s) const {
                            ledger_->blocks_for(tokens) - static_cast<int32_t>(s.kv.blocks.size()));
 }
 
-kv::PrefixMatch Scheduler::find_prefix(const Sequence& s) {
+int64_t Scheduler::cached_tokens_max(const Sequence& s) const {
   // The last token's row is always computed, for its logits; so is every row whose logits are
   // wanted.
   int64_t tokens_max = s.num_tokens() - 1;
   if (s.wants_prompt_logprobs()) tokens_max = std::min<int64_t>(tokens_max, s.logits_from);
   // A generated row replays as kDecode; a prompt-made copy of it would have other bits.
   if (options_.deterministic) tokens_max = std::min<int64_t>(tokens_max, s.prompt_len);
-  const kv::PrefixMatch match = ledger_->find_prefix(s.request.cache_salt, s.tokens, tokens_max);
+  return tokens_max;
+}
+
+kv::PrefixMatch Scheduler::find_prefix(const Sequence& s) {
+  const kv::PrefixMatch match =
+      ledger_->find_prefix(s.request.cache_salt, s.tokens, cached_tokens_max(s));
   return options_.copies_heads ? match : match.whole_blocks(ledger_->page_tokens());
 }
 
@@ -241,18 +250,28 @@ int64_t Scheduler::blocks_missing(const Sequence& s, const kv::PrefixMatch& matc
   return needed - (ledger_->num_available() - match.num_idle);
 }
 
+// True: the sequence waits. Running sequences keep a block's growth each.
+bool Scheduler::fetch_from_disk(Sequence& s, const kv::PrefixMatch& match,
+                                core::TransferPlan* transfers) {
+  int64_t to_spare = ledger_->num_available() - match.num_idle;
+  for (const Sequence* other : running_) to_spare -= blocks_wanted(*other);
+  return fetches_.begin(s, cached_tokens_max(s), match, to_spare, transfers);
+}
+
 Scheduler::Refused Scheduler::try_admit(Sequence& s, const Budget& budget,
                                         core::TransferPlan* transfers) {
   CHECK(s.kv.blocks.empty() && s.computed == 0);
   constexpr auto kNever = std::numeric_limits<int32_t>::max();
+  if (s.waits_for_disk) return Refused::kDisk;
   if (s.refusal && departures_ == s.refusal->departures &&
       ledger_->num_sealed() < s.refusal->sealed && frames_.rows_left() <= s.refusal->rows_left) {
     return s.refusal->rows_left == kNever ? Refused::kBlocks : Refused::kFrames;
   }
   const bool cache = s.request.use_prefix_cache, alone = running_.empty();
   kv::PrefixMatch match = cache ? find_prefix(s) : kv::PrefixMatch{};
+  if (cache && fetch_from_disk(s, match, transfers)) return Refused::kDisk;
   const int64_t missing = blocks_missing(s, match);
-  if (missing > 0 && !alone) {
+  if (missing > 0 && (!alone || !fetches_.empty())) {
     // Sources of this step's copies will be available after it.
     const int64_t sealed = ledger_->num_sealed() + missing - std::ssize(transfers->copies);
     s.refusal = Refusal{departures_, sealed, kNever};
@@ -292,6 +311,7 @@ void Scheduler::start(Sequence& s, const kv::PrefixMatch& match, core::TransferP
     ledger_->admit_private(&s.kv);
   }
   s.started = true;
+  s.asked_disk = false;
   s.refusal.reset();
   s.slot = slots_free_.back();
   slots_free_.pop_back();
@@ -376,6 +396,13 @@ void Scheduler::commit(Sequence* s, int32_t working_set_frames) {
   if (!s->in_prompt()) frames_.end_prompt(*s);
 }
 
+void Scheduler::commit_disk(const core::StepResult& result) {
+  ledger_->end_spills(result.unwritten);
+  if (result.fetched.empty()) return;
+  fetches_.end(result.fetched);
+  ++departures_;  // the blocks that reads held can be had
+}
+
 void Scheduler::remove(Sequence* s) {
   take_out(s, true);
 }
@@ -393,6 +420,7 @@ void Scheduler::take_out(Sequence* s, bool keep_rows) {
   const auto it = std::ranges::find(waiting_, s);
   CHECK(it != waiting_.end(), "sequence {} is not here", core::number(s->id));
   waiting_.erase(it);
+  fetches_.forget(*s);
 }
 
 void Scheduler::step_failed(const core::TransferPlan& transfers) {
@@ -425,6 +453,7 @@ void Scheduler::check_integrity() const {
   CHECK(std::ranges::is_sorted(running_, is_older) && std::ranges::is_sorted(waiting_, is_older));
   CHECK(tiered() || running_.empty() || waiting_.empty() ||
         is_older(running_.back(), waiting_.front()));
+  fetches_.list_held(&held);
   ledger_->check_integrity(held);
   if (tiered()) frames_.check_integrity(running_);
 }

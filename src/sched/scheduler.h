@@ -19,6 +19,9 @@
 // sequences wait for each other. A prompt that does not fit as resident runs layer by layer
 // (sched/prefill_plan.h), max_inject_tokens x layers a step.
 //
+// Disk tier. A waiting sequence whose prefix goes on on disk waits until it has been read
+// (sched/disk_fetches.h), overtaken within the same bound.
+//
 // Order. The running ones and the waiting ones are each in order of arrival. Victims are taken from
 // the young end and the oldest is never put back, so nobody starves. Without a host tier nobody is
 // overtaken, and every running sequence is older than every waiting one. A sequence that is alone
@@ -35,6 +38,7 @@
 #include "core/step.h"
 #include "kv/block_ledger.h"
 #include "sched/admission.h"
+#include "sched/disk_fetches.h"
 #include "sched/frame_planner.h"
 #include "sched/sequence.h"
 
@@ -84,6 +88,11 @@ class Scheduler {
   // working_set_frames: SegmentResult's.
   void commit(Sequence* sequence, int32_t working_set_frames = 0);
 
+  // What the disk did, also in a step that failed: reads that have ended, records not written.
+  void commit_disk(const core::StepResult& result);
+  // Reads are on their way: a step without rows is then run too, to hear of them.
+  bool is_fetching() const { return !fetches_.empty(); }
+
   // Takes a sequence out, running or waiting, and gives back all that it holds.
   void remove(Sequence* sequence);
   // The same after a step in which a transfer of it failed: what the step loaded for it is not
@@ -95,7 +104,10 @@ class Scheduler {
   static bool is_cut(const Sequence& sequence, const core::TransferPlan& transfers);
 
   // What these blocks hold must not be used. REQUIRES: no sequence holds them.
-  void drop(core::BlockId block) { ledger_->drop(block); }
+  void drop(core::BlockId block) {
+    fetches_.abandon(block);
+    ledger_->drop(block);
+  }
   // Frees every block and every row that is only cached.
   void drop_cached();
 
@@ -126,9 +138,12 @@ class Scheduler {
   void preempt_youngest();
   void put_back(Sequence& sequence, Budget* budget);
   void admit_waiting(Budget* budget, core::TransferPlan* transfers);
-  enum class Refused : uint8_t { kNo, kBlocks, kFrames };
+  enum class Refused : uint8_t { kNo, kBlocks, kFrames, kDisk };
   Refused try_admit(Sequence& sequence, const Budget& budget, core::TransferPlan* transfers);
+  int64_t cached_tokens_max(const Sequence& sequence) const;
   kv::PrefixMatch find_prefix(const Sequence& sequence);
+  bool fetch_from_disk(Sequence& sequence, const kv::PrefixMatch& match,
+                       core::TransferPlan* transfers);
   int64_t blocks_missing(const Sequence& sequence, const kv::PrefixMatch& match) const;
   void start(Sequence& sequence, const kv::PrefixMatch& match, core::TransferPlan* transfers);
   void start_on_device(Sequence& sequence, const PrefillRows& rows);
@@ -142,6 +157,7 @@ class Scheduler {
   const SchedulerOptions options_;
   kv::BlockLedger* const ledger_;
   FramePlanner frames_;
+  DiskFetches fetches_;
   std::deque<Sequence*> waiting_;   // oldest first
   std::vector<Sequence*> running_;  // oldest first
   std::vector<Sequence*> planned_;
@@ -150,7 +166,7 @@ class Scheduler {
   SchedulerCounters counters_;
   core::SeqId youngest_started_{},
       youngest_admitted_{};  // of this step: not among those whose prompt goes on
-  uint64_t departures_ = 0;  // sequences that left the running ones
+  uint64_t departures_ = 0;  // sequences that left the running ones, reads from disk that ended
   uint64_t step_ = 0;
 };
 

@@ -67,6 +67,8 @@ struct Sequence {
   int32_t cached_tokens = 0;  // found in the prefix cache at the first admission
   int32_t preemptions = 0;
   std::optional<Refusal> refusal;
+  bool waits_for_disk = false;  // for blocks of its prefix (sched/disk_fetches.h)
+  bool asked_disk = false;      // since it joined the waiting ones
   int32_t overtaken = 0;  // steps in a row in which a younger one ran and this one did not fit
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
