@@ -58,9 +58,9 @@ struct KvWriteArgs {
   int64_t k_stride = 0, v_stride = 0;  // elements
   std::span<const AttentionSegment> segments;
 };
-// Rounds to nearest even into the KV type. Reads the tables' entries of the rows' own pages only,
-// by position: segments name no selection. REQUIRES: no two rows of the step share a (frame, token)
-// place.
+// Rounds to nearest even into the KV type; quantised KV into BF16 in the open pages. Reads the
+// tables' entries of the rows' own pages only, by position: segments name no selection. REQUIRES:
+// no two rows of the step share a (frame, token) place.
 using KvWriteFn = void (*)(device::Stream& stream, const KvWriteArgs& args);
 
 struct AttentionArgs {
@@ -79,8 +79,9 @@ struct AttentionArgs {
 // selection names at least the row's own page. Keys that a row does not see are never used, NaN
 // included, except that rows of one call share a tile: a NaN in V that one prompt row of a segment
 // sees may spread to its others.
-// TOLERANCE against reference::attention, largest absolute error over the largest |v|: BF16 KV
-// 1e-2, F16 and F32 KV 1e-4.
+// TOLERANCE against reference::attention, largest absolute error over the largest |v|: BF16 and
+// quantised KV 1e-2, F16 and F32 KV 1e-4. Codes mean what reference::read_kv_row says (ops/
+// kv_seal.h); a decode row has the bits of BF16 pages that hold just that.
 using AttentionFn = void (*)(device::Stream& stream, const AttentionArgs& args);
 
 // Workspace in bytes for any call with at most `rows_max` rows of sequences of at most

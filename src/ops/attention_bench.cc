@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <numeric>
 #include <random>
 #include <string_view>
 #include <utility>
@@ -63,6 +64,14 @@ device::Buffer allocate(int64_t bytes) {
   return std::move(buffer).value();
 }
 
+// Random codes, which normal numbers' bytes are not bad for, and a scale for each.
+void set_scales(const device::Buffer& pool, const core::PageShape& page) {
+  const int64_t elements = 2 * int64_t{page.page_tokens} * page.head_dim;
+  for (std::byte* p = pool.data(); p < pool.data() + pool.size(); p += page.page_bytes()) {
+    std::fill_n(reinterpret_cast<float*>(p + elements), page.head_dim + 1, 0.01f);
+  }
+}
+
 // Normal numbers. The upper half of a float is a bfloat16; read as half precision the same bits are
 // moderate too.
 void fill(const device::Buffer& buffer, core::DType type) {
@@ -98,8 +107,15 @@ class Bench {
       if (head >= c.shape.num_kv_heads - c.shape.num_streaming) heads_.back().kind = kStreaming;
     }
     fill(pool_, c.shape.type);
+    if (page_.is_quantised()) set_scales(pool_, page_);
+    const int64_t open_bytes = ops::KvLayer{page_, {}}.written_page().page_bytes();
+    open_ = allocate(open_bytes * c.num_sequences * ((c.rows - 1) / page_.page_tokens + 2));
+    fill(open_, core::DType::kBF16);
+    for (ops::KvHead& head : heads_) head.open_base = open_.data();
     for (int32_t i = 0; i < pages * c.num_sequences; ++i) frames_.push_back(i);
     std::shuffle(frames_.begin(), frames_.end(), std::mt19937(1));
+    open_frames_.resize(static_cast<size_t>((c.rows - 1) / page_.page_tokens + 2));
+    std::iota(open_frames_.begin(), open_frames_.end(), 0);
     // Lists of the first pages of shuffled tables: pages from everywhere, like any selection.
     num_selected_.assign(static_cast<size_t>(c.shape.num_kv_heads), c.shape.num_selected);
     for (int32_t i = 0; i < c.num_sequences; ++i) {
@@ -110,7 +126,8 @@ class Bench {
            .position_begin = c.context - c.rows,
            .frames = frames_.data() + int64_t{i} * pages,
            .num_selected = c.shape.num_selected > 0 ? num_selected_.data() : nullptr,
-           .stream_frames = frames_.data() + int64_t{i} * pages});
+           .stream_frames = frames_.data() + int64_t{i} * pages,
+           .open_frames = page_.is_quantised() ? open_frames_.data() : nullptr});
     }
   }
 
@@ -153,8 +170,8 @@ class Bench {
   const Case& case_;
   core::PageShape page_;
   std::vector<ops::KvHead> heads_;
-  device::Buffer pool_;
-  std::vector<int32_t> frames_, num_selected_;
+  device::Buffer pool_, open_;
+  std::vector<int32_t> frames_, open_frames_, num_selected_;
   std::vector<ops::AttentionSegment> segments_;
 };
 
@@ -166,6 +183,9 @@ constexpr auto kBf16 = core::DType::kBF16;
 constexpr Shape kNeedleHalf = {"1 KV head streams", 8, 2, 128, 32, kBf16, 1};
 constexpr Shape kNeedleStreams = {"both stream", 8, 2, 128, 32, kBf16, 2};
 constexpr Shape kNeedleSelects = {"64 pages a head", 8, 2, 128, 32, kBf16, 0, 64};
+constexpr Shape kNeedleI8 = {"the same, int8", 8, 2, 128, 32, core::DType::kI8};
+constexpr Shape kNeedleF8 = {"the same, fp8", 8, 2, 128, 32, core::DType::kF8E4M3};
+constexpr Shape kNeedleI8Selects = {"int8, 64 pages", 8, 2, 128, 32, core::DType::kI8, 0, 64};
 constexpr auto kPrompt = core::RowKind::kPrompt;
 constexpr auto kDecode = core::RowKind::kDecode;
 
@@ -194,6 +214,12 @@ constexpr Case kCases[] = {
     {kNeedleStreams, kDecode, 32768, 1, 1},
     {kNeedleF16, kDecode, 8192, 1, 8},
     {kNeedleF32, kDecode, 8192, 1, 8},
+    {kNeedleI8, kPrompt, 8192, 512, 1},
+    {kNeedleF8, kPrompt, 8192, 512, 1},
+    {kNeedleI8, kDecode, 8192, 1, 8},
+    {kNeedleF8, kDecode, 8192, 1, 8},
+    {kNeedleI8, kDecode, 32768, 1, 1},
+    {kNeedleI8Selects, kDecode, 32768, 1, 1},
 };
 
 // Keys that a row of the last context / rows sees, summed over KV heads.

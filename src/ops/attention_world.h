@@ -16,6 +16,9 @@
 
 #include "device/cpu.h"
 #include "ops/attention.h"
+#include "ops/kv_seal.h"
+#include "ops/op_table.h"
+#include "ops/reference/bfloat16.h"
 
 namespace ops {
 
@@ -65,6 +68,7 @@ class World {
     for (int32_t length : lengths) num_frames += pages(length);
     tables_ = scatter(num_frames, random);
     stream_tables_ = scatter(num_frames, random);
+    open_tables_ = scatter(num_frames, random);
     for (int32_t length : lengths) {
       q_.push_back(draw(length, shape.num_q_heads, 1.5f, random));
       k_.push_back(draw(length, shape.num_kv_heads, 1.5f, random));
@@ -77,10 +81,16 @@ class World {
     const int64_t column_bytes = page_.page_bytes() * num_frames;
     pool_bytes_.assign(static_cast<size_t>(column_bytes * shape.num_kv_heads),
                        std::byte{0xff});  // NaN of every type
+    const int64_t open_bytes = KvLayer{page_, {}}.written_page().page_bytes() * num_frames;
+    if (page_.is_quantised()) {
+      open_pool_bytes_.assign(static_cast<size_t>(open_bytes * shape.num_kv_heads),
+                              std::byte{0xff});
+    }
     for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
-      heads_.push_back({.base = pool_bytes_.data() + head * column_bytes,
-                        .kind = shape.kinds.empty() ? core::HeadKind{}
-                                                    : shape.kinds[static_cast<size_t>(head)]});
+      heads_.push_back(
+          {.base = pool_bytes_.data() + head * column_bytes,
+           .kind = shape.kinds.empty() ? core::HeadKind{} : shape.kinds[static_cast<size_t>(head)],
+           .open_base = open_pool_bytes_.data() + head * open_bytes});
     }
   }
 
@@ -118,6 +128,7 @@ class World {
     return in;
   }
 
+  // Writes K and V of the parts; of quantised pages into open ones, and seals those that are full.
   void write(const Version& version, const std::vector<Part>& parts, int num_threads = 2) {
     base::ThreadPool pool(num_threads);
     device::Stream stream(pool);
@@ -131,6 +142,7 @@ class World {
                               .v_stride = stride,
                               .segments = in.segments});
     EXPECT_EQ(num_allocations.load(), allocations);
+    if (page_.is_quantised()) seal(stream, parts);
   }
 
   // Computes the inputs' rows from the pages as they are into `out` with a workspace of exactly the
@@ -187,8 +199,10 @@ class World {
     }
   }
 
-  // Makes K and V NaN wherever no row of `parts` sees them.
+  // Makes K and V NaN wherever no row of `parts` sees them; of quantised pages whole pages, open
+  // and sealed.
   void spoil_unseen(const std::vector<Part>& parts) {
+    if (page_.is_quantised()) return spoil_unseen_pages(parts);
     const int64_t row_bytes = core::row_bytes(page_.type, page_.head_dim);
     for (int32_t s = 0; s < static_cast<int32_t>(lengths_.size()); ++s) {
       for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
@@ -209,7 +223,30 @@ class World {
   }
 
   const std::vector<std::byte>& pool_bytes() const { return pool_bytes_; }
-  void spoil() { std::fill(pool_bytes_.begin(), pool_bytes_.end(), std::byte{0xff}); }
+  void spoil() {
+    std::ranges::fill(pool_bytes_, std::byte{0xff});
+    std::ranges::fill(open_pool_bytes_, std::byte{0xff});
+  }
+
+  // Fills the first pages of sequence 0 with what attention reads in those of `other`. REQUIRES:
+  // pages of BF16.
+  void read_pages(const World& other, int32_t num_pages) {
+    std::vector<float> row(static_cast<size_t>(page_.head_dim));
+    for (int32_t page = 0; page < num_pages; ++page) {
+      for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
+        std::byte* out = page_of(0, page, head);
+        for (int32_t i = 0; i < 2 * page_.page_tokens; ++i) {
+          reference::read_kv_row(other.page_, other.page_of(0, page, head), i >= page_.page_tokens,
+                                 i % page_.page_tokens, row.data());
+          for (float x : row) {
+            const uint16_t bits = reference::float_to_bfloat16(x);
+            std::memcpy(out, &bits, sizeof(bits));
+            out += sizeof(bits);
+          }
+        }
+      }
+    }
+  }
 
   float largest_value() const {
     float largest = 0.0f;
@@ -240,6 +277,58 @@ class World {
 
   bool is_streaming(int32_t head) const {
     return heads_[static_cast<size_t>(head)].kind.is_streaming();
+  }
+
+  std::byte* open_page_of(int32_t sequence, int32_t page, int32_t head) const {
+    const int32_t frame = open_tables_[static_cast<size_t>(sequence)][static_cast<size_t>(page)];
+    return KvLayer{page_, heads_}.open_frame(frame, head);
+  }
+
+  void seal(device::Stream& stream, const std::vector<Part>& parts) {
+    std::vector<KvSealItem> items;
+    for (const Part& part : parts) {
+      for (int32_t page = part.begin / page_.page_tokens; page < part.end / page_.page_tokens;
+           ++page) {
+        for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
+          items.push_back(
+              {open_page_of(part.sequence, page, head), page_of(part.sequence, page, head)});
+        }
+      }
+    }
+    op_table(device::detect_isa()).kv_seal(stream, {page_, items});  // the same bytes in any
+  }
+
+  void spoil_unseen_pages(const std::vector<Part>& parts) {
+    const auto spoil_page = [](std::byte* page, int64_t bytes) {
+      std::memset(page, 0xff, static_cast<size_t>(bytes));
+    };
+    const int64_t open_bytes = KvLayer{page_, {}}.written_page().page_bytes();
+    for (int32_t s = 0; s < static_cast<int32_t>(lengths_.size()); ++s) {
+      for (int32_t page = 0; page < pages(lengths_[static_cast<size_t>(s)]); ++page) {
+        for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
+          bool open = false, sealed = false;
+          for (const Part& part : parts) {
+            if (part.sequence != s) continue;
+            for (int32_t position = part.begin; position < part.end; ++position) {
+              open = open || position / page_.page_tokens == page;
+              sealed = sealed || sees_sealed(part, position, page, head);
+            }
+          }
+          if (!open) spoil_page(open_page_of(s, page, head), open_bytes);
+          if (!sealed) spoil_page(page_of(s, page, head), page_.page_bytes());
+        }
+      }
+    }
+  }
+
+  // Whether the row at `position` of the part sees a key of the page as codes.
+  bool sees_sealed(const Part& part, int32_t position, int32_t page, int32_t head) const {
+    if (page >= position / page_.page_tokens) return false;
+    const Part row{part.sequence, part.kind, position, position + 1, part.selected};
+    for (int32_t token = 0; token < page_.page_tokens; ++token) {
+      if (sees(row, page * page_.page_tokens + token, head)) return true;
+    }
+    return false;
   }
 
   std::byte* page_of(int32_t sequence, int32_t page, int32_t head) const {
@@ -273,6 +362,10 @@ class World {
       if (!seen) stream[static_cast<size_t>(page)] = INT_MIN;
     }
     in.segments.back().stream_frames = stream.data();
+    if (page_.is_quantised()) {
+      in.segments.back().open_frames =
+          open_tables_[sequence].data() + part.begin / page_.page_tokens;
+    }
     if (part.selected.empty()) return;
     size_t stride = 0;
     for (const auto& pages : part.selected) stride = std::max(stride, pages.size());
@@ -306,9 +399,9 @@ class World {
 
   Shape shape_;
   std::vector<int32_t> lengths_;
-  std::vector<std::vector<int32_t>> tables_, stream_tables_;
+  std::vector<std::vector<int32_t>> tables_, stream_tables_, open_tables_;
   std::vector<std::vector<float>> q_, k_, v_;
-  std::vector<std::byte> pool_bytes_;
+  std::vector<std::byte> pool_bytes_, open_pool_bytes_;
   core::PageShape page_;
   std::vector<KvHead> heads_;
 };
@@ -320,7 +413,7 @@ inline const Version kReference = {"reference", device::Isa::kReference, referen
                                    reference::attention, reference::attention_workspace_bytes};
 
 inline float tolerance(core::DType type) {
-  return type == core::DType::kBF16 ? 1e-2f : 1e-4f;
+  return type == core::DType::kF16 || type == core::DType::kF32 ? 1e-4f : 1e-2f;
 }
 
 inline void expect_near(const std::vector<float>& actual, const std::vector<float>& expected,

@@ -30,6 +30,15 @@ struct KvLayer {
   std::byte* frame(int32_t frame, int32_t head) const {
     return heads[static_cast<size_t>(head)].base + frame * page.page_bytes();
   }
+  // What rows are written into: pages as they are, or open ones in BF16.
+  core::PageShape written_page() const {
+    core::PageShape written = page;
+    if (page.is_quantised()) written.type = core::DType::kBF16;
+    return written;
+  }
+  std::byte* open_frame(int32_t frame, int32_t head) const {
+    return heads[static_cast<size_t>(head)].open_base + frame * written_page().page_bytes();
+  }
 };
 
 }  // namespace ops

@@ -74,7 +74,7 @@ int64_t partial_floats(int32_t num_q_heads, int32_t head_dim) {
 
 // Sizes of one thread's scratch. Words are counted as floats: bf16 pairs need half.
 struct ScratchLayout {
-  int64_t acc, row_max, row_sum, k, v, bytes;  // offsets; q is at 0
+  int64_t acc, row_max, row_sum, k, v, staged, bytes;  // offsets; q is at 0
 
   ScratchLayout(int32_t group, int32_t head_dim) {
     const int64_t rows = (int64_t{tile_rows_max(group)} * group + cpu::kRowPanel - 1) /
@@ -84,7 +84,8 @@ struct ScratchLayout {
     row_sum = row_max + align(rows * 4);
     k = row_sum + align(rows * cpu::kSumLanes * 4);
     v = k + align(int64_t{cpu::kKeyBlock} * head_dim * 4);
-    bytes = v + align(int64_t{cpu::kKeyBlock} * head_dim * 4);
+    staged = v + align(int64_t{cpu::kKeyBlock} * head_dim * 4);
+    bytes = staged + align(2 * int64_t{cpu::kKeyBlock} * head_dim * 2);
   }
 };
 
@@ -106,6 +107,8 @@ cpu::AttentionTileFn tile_function(const AttentionKernels& kernels, core::DType 
   const bool prompt = kind == core::RowKind::kPrompt;
   switch (type) {
     case core::DType::kBF16:
+    case core::DType::kI8:
+    case core::DType::kF8E4M3:  // open pages are BF16, and codes become it
       return prompt ? kernels.tile_bf16 : kernels.split_bf16;
     case core::DType::kF16:
       return prompt ? kernels.tile_f16 : kernels.split_f16;
@@ -169,7 +172,7 @@ class Run {
 
   void check_segments() const {
     for (const AttentionSegment& segment : args_.segments) {
-      CHECK(segment.open_frames == nullptr, "quantised pages");
+      CHECK((segment.open_frames != nullptr) == args_.kv.page.is_quantised(), "open pages");
       CHECK(segment.num_selected == nullptr || (segment.kind == core::RowKind::kDecode &&
                                                 segment.row_end - segment.row_begin == 1),
             "a selection is one decode row's");
@@ -311,6 +314,11 @@ class Run {
                          .page_bytes = args_.kv.page.page_bytes(),
                          .page_tokens = args_.kv.page.page_tokens,
                          .head_dim = args_.kv.page.head_dim};
+    if (args_.kv.page.is_quantised()) {
+      tile.pages.codes =
+          args_.kv.page.type == core::DType::kI8 ? cpu::KvCodes::kI8 : cpu::KvCodes::kE4m3;
+      tile.pages.open_base = args_.kv.open_frame(0, kv_head);
+    }
     if (kind(kv_head).is_streaming()) {
       tile.sink = std::min(kind(kv_head).sink, cpu::kTokensMax);
       tile.local = std::min(kind(kv_head).local, cpu::kTokensMax);
@@ -325,7 +333,8 @@ class Run {
                     .row_max = reinterpret_cast<float*>(scratch + scratch_.row_max),
                     .row_sum = reinterpret_cast<float*>(scratch + scratch_.row_sum),
                     .k = reinterpret_cast<uint32_t*>(scratch + scratch_.k),
-                    .v = reinterpret_cast<uint32_t*>(scratch + scratch_.v)};
+                    .v = reinterpret_cast<uint32_t*>(scratch + scratch_.v),
+                    .staged = scratch + scratch_.staged};
     tile.out = args_.out + row * args_.out_stride + head_offset;
     tile.out_stride = args_.out_stride;
     return tile;
@@ -337,20 +346,30 @@ class Run {
     tile.pages.frames = kind(kv_head).is_streaming()
                             ? segment.stream_frames
                             : segment.frames + kv_head * segment.frames_head_stride;
+    tile.pages.open_frames = segment.open_frames;
+    tile.pages.open_page = segment.position_begin / args_.kv.page.page_tokens;
     tile.key_end = task.key_end;
     tile.position_begin = segment.position_begin + task.row_begin;
     tile_(tile);
   }
 
   void run_split(const Task& task, int32_t kv_head, int worker) const {
-    const Walk way = walk(args_.segments[task.segment], task.row_begin, kv_head);
+    const AttentionSegment& segment = args_.segments[task.segment];
+    const Walk way = walk(segment, task.row_begin, kv_head);
     const int32_t splits = splits_of(way);
     if (task.split >= splits) return;
-    const int32_t split_keys = kDecodeSplitPages * args_.kv.page.page_tokens;
+    const int32_t page_tokens = args_.kv.page.page_tokens;
+    const int32_t split_keys = kDecodeSplitPages * page_tokens;
     AttentionTile tile = tile_of(task, kv_head, worker);
     tile.pages.frames = way.frames;
     tile.pages.gap_begin = way.gap_begin;
     tile.pages.gap_pages = way.gap_pages;
+    if (segment.open_frames != nullptr) {
+      const int32_t begin = segment.position_begin;
+      tile.pages.open_frames =
+          segment.open_frames + (begin + task.row_begin) / page_tokens - begin / page_tokens;
+      tile.pages.open_page = way.position / page_tokens;
+    }
     tile.key_begin = task.split * split_keys;
     tile.key_end = std::min(way.position + 1, tile.key_begin + split_keys);
     tile.position_begin = way.position;
@@ -393,66 +412,9 @@ void run_attention(const AttentionKernels& kernels, device::Stream& stream,
   Run(kernels, args, stream.pool().num_threads()).run(stream);
 }
 
-void round_row(const AttentionKernels& kernels, core::DType type, const float* x, int32_t count,
-               std::byte* out) {
-  switch (type) {
-    case core::DType::kBF16:
-      return kernels.round_bf16(x, count, out);
-    case core::DType::kF16:
-      return kernels.round_f16(x, count, out);
-    case core::DType::kF32:
-      std::memcpy(out, x, static_cast<size_t>(count) * sizeof(float));
-      return;
-    default:
-      break;
-  }
-  CHECK(false, "{} is no KV type", core::info(type).name);
-}
-
-void write_row(const AttentionKernels& kernels, const KvWriteArgs& args,
-               const AttentionSegment& segment, int32_t i) {
-  const KvLayer& kv = args.kv;
-  const int64_t row = segment.row_begin + i;
-  const int32_t position = segment.position_begin + i;
-  const core::PageShape& page = kv.page;
-  const int64_t row_bytes = core::row_bytes(page.type, page.head_dim);
-  for (int32_t head = 0; head < kv.num_kv_heads(); ++head) {
-    const int32_t* frames = kv.heads[static_cast<size_t>(head)].kind.is_streaming()
-                                ? segment.stream_frames
-                                : segment.frames + head * segment.frames_head_stride;
-    const int32_t frame = frames[position / page.page_tokens];
-    std::byte* place = kv.frame(frame, head) + position % page.page_tokens * row_bytes;
-    const int64_t offset = int64_t{head} * page.head_dim;
-    round_row(kernels, page.type, args.k + row * args.k_stride + offset, page.head_dim, place);
-    round_row(kernels, page.type, args.v + row * args.v_stride + offset, page.head_dim,
-              place + page.page_tokens * row_bytes);
-  }
-}
-
-void run_kv_write(const AttentionKernels& kernels, device::Stream& stream,
-                  const KvWriteArgs& args) {
-  // Elements for which waking a thread pays: it writes about 4 a nanosecond, and a wake takes
-  // microseconds.
-  constexpr int64_t kItemElements = 16 * 1024;
-  const int64_t row_elements = 2 * int64_t{args.kv.num_kv_heads()} * args.kv.page.head_dim;
-  const auto item_rows = static_cast<int32_t>(std::max<int64_t>(1, kItemElements / row_elements));
-  for (const AttentionSegment& segment : args.segments) {
-    CHECK(segment.num_selected == nullptr, "tables by position are written to");
-    const int32_t rows = segment.row_end - segment.row_begin;
-    stream.pool().parallel_for((rows + item_rows - 1) / item_rows, [&](int64_t item, int) {
-      const auto begin = static_cast<int32_t>(item) * item_rows;
-      for (int32_t i = begin; i < std::min(rows, begin + item_rows); ++i)
-        write_row(kernels, args, segment, i);
-    });
-  }
-}
-
 }  // namespace
 
 namespace avx2 {
-void kv_write(device::Stream& stream, const KvWriteArgs& args) {
-  run_kv_write(cpu::kAttentionAvx2, stream, args);
-}
 void attention(device::Stream& stream, const AttentionArgs& args) {
   run_attention(cpu::kAttentionAvx2, stream, args);
 }
@@ -462,9 +424,6 @@ int64_t attention_workspace_bytes(const AttentionShape& shape) {
 }  // namespace avx2
 
 namespace avx512 {
-void kv_write(device::Stream& stream, const KvWriteArgs& args) {
-  run_kv_write(cpu::kAttentionAvx512, stream, args);
-}
 void attention(device::Stream& stream, const AttentionArgs& args) {
   run_attention(cpu::kAttentionAvx512, stream, args);
 }

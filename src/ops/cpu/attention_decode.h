@@ -18,6 +18,7 @@ struct DecodeKernel {
   using F = typename Isa::F;
   using I = typename Isa::I;
   using Tile = TileKernel<Isa, Kv>;
+  using Pages = PageKernel<Isa, Kv>;
   static constexpr int kLanes = Isa::kLanes;
   static constexpr int kGroups = kKeyBlock / kLanes;
   static constexpr int kPairs = kKeyBlock / Kv::kPair;
@@ -35,6 +36,7 @@ struct DecodeKernel {
     const std::byte* values;
     const std::byte* next_keys;
     const std::byte* next_values;
+    int next_shift;  // 1: a byte stands there for two here, codes for BF16
   };
 
   static void run(const AttentionTile& tile) {
@@ -53,7 +55,8 @@ struct DecodeKernel {
   static void attend_block(const AttentionTile& tile, int32_t key, int32_t num_keys) {
     KeyGroup groups[kGroups];
     const int32_t num_groups = (num_keys + kLanes - 1) / kLanes;
-    for (int32_t i = 0; i < num_groups; ++i) groups[i] = group_at(tile, key + i * kLanes);
+    for (int32_t i = 0; i < num_groups; ++i) groups[i] = group_at(tile, i, key + i * kLanes);
+    const Seen seen = seen_by(tile, Pass::kAll, key);
 
     Softened softened;
     const int32_t head_dim = tile.pages.head_dim;
@@ -70,32 +73,39 @@ struct DecodeKernel {
     }
     for (int32_t head = 0; head < tile.group; ++head) {
       softened.correction[head] = Tile::soften(
-          softened.scores + head * kKeyBlock, Tile::seen_by(tile, tile.position_begin, key),
-          tile.scratch.row_max[head], tile.scratch.row_sum + head * kSumLanes,
-          softened.probabilities + head * kPairs);
+          softened.scores + head * kKeyBlock, seen, tile.scratch.row_max[head],
+          tile.scratch.row_sum + head * kSumLanes, softened.probabilities + head * kPairs);
     }
     constexpr int kVectors = Isa::kValueVectors;
     int32_t channel = 0;
     for (; channel + kVectors * kLanes <= head_dim; channel += kVectors * kLanes) {
-      add_values<kVectors>(tile, groups, key, num_keys, channel, softened);
+      add_values<kVectors>(tile, groups, seen, num_keys, channel, softened);
     }
     for (; channel < head_dim; channel += kLanes) {
-      add_values<1>(tile, groups, key, num_keys, channel, softened);
+      add_values<1>(tile, groups, seen, num_keys, channel, softened);
     }
   }
 
-  static KeyGroup group_at(const AttentionTile& tile, int32_t key) {
+  static KeyGroup group_at(const AttentionTile& tile, int group, int32_t key) {
     // Past the end the group itself is fetched, which costs nothing.
     const int32_t next = key + kKeyBlock < tile.key_end ? key + kKeyBlock : key;
-    const int64_t values = int64_t{tile.pages.page_tokens} * tile.pages.head_dim * Kv::kBytes;
-    const std::byte* here = row_of(tile.pages, key);
-    const std::byte* there = row_of(tile.pages, next);
-    return {here, here + values, there, there + values};
+    if (Kv::kBf16 && tile.pages.codes != KvCodes::kNone)
+      return staged_group_at(tile, group, key, next);
+    const auto here = Pages::rows_of(tile.pages, Pages::page_of(tile.pages, key), key);
+    const auto there = Pages::rows_of(tile.pages, Pages::page_of(tile.pages, next), next);
+    return {here.keys, here.values, there.keys, there.values, 0};
   }
 
-  static const std::byte* row_of(const KvPages& pages, int32_t key) {
-    return Tile::page_of(pages, key) +
-           int64_t{key % pages.page_tokens} * pages.head_dim * Kv::kBytes;
+  static KeyGroup staged_group_at(const AttentionTile& tile, int group, int32_t key, int32_t next) {
+    const KvPages& pages = tile.pages;
+    const int32_t open_key = pages.open_page * pages.page_tokens;
+    if (key >= open_key) {
+      const auto here = Pages::open_rows_of(pages, key);
+      return {here.keys, here.values, here.keys, here.values, 0};
+    }
+    const auto here = Pages::stage(tile, group, key);
+    const auto there = Pages::codes_of(pages, next < open_key ? next : key);
+    return {here.keys, here.values, there.keys, there.values, 1};
   }
 
   static void fetch(const std::byte* line) { __builtin_prefetch(line); }
@@ -128,7 +138,7 @@ struct DecodeKernel {
     for (int32_t word = 0; word < words; word += kLanes) {
       if (word * word_bytes % 64 == 0) {
         for (int32_t i = fetch_begin; i < fetch_end; ++i) {
-          fetch(group.next_keys + i * row_bytes + word * word_bytes);
+          fetch(group.next_keys + ((i * row_bytes + word * word_bytes) >> group.next_shift));
         }
       }
       const int32_t count = words - word < kLanes ? words - word : kLanes;
@@ -143,19 +153,19 @@ struct DecodeKernel {
 
   // Rows of V that the row does not see count as zero, whatever their page holds.
   template <int kVectors>
-  static void add_values(const AttentionTile& tile, const KeyGroup* groups, int32_t block,
+  static void add_values(const AttentionTile& tile, const KeyGroup* groups, const Seen& seen,
                          int32_t num_keys, int32_t channel, const Softened& softened) {
     int32_t head = 0;
     for (; head + 4 <= tile.group; head += 4) {
-      add_values<4, kVectors>(tile, groups, block, num_keys, head, channel, softened);
+      add_values<4, kVectors>(tile, groups, seen, num_keys, head, channel, softened);
     }
     switch (tile.group - head) {
       case 1:
-        return add_values<1, kVectors>(tile, groups, block, num_keys, head, channel, softened);
+        return add_values<1, kVectors>(tile, groups, seen, num_keys, head, channel, softened);
       case 2:
-        return add_values<2, kVectors>(tile, groups, block, num_keys, head, channel, softened);
+        return add_values<2, kVectors>(tile, groups, seen, num_keys, head, channel, softened);
       case 3:
-        return add_values<3, kVectors>(tile, groups, block, num_keys, head, channel, softened);
+        return add_values<3, kVectors>(tile, groups, seen, num_keys, head, channel, softened);
       default:
         return;
     }
@@ -164,7 +174,7 @@ struct DecodeKernel {
   // acc[head] = acc[head] * correction + probabilities * V for kHeads heads and kVectors vectors of
   // channels.
   template <int kHeads, int kVectors>
-  static void add_values(const AttentionTile& tile, const KeyGroup* groups, int32_t block,
+  static void add_values(const AttentionTile& tile, const KeyGroup* groups, const Seen& seen,
                          int32_t num_keys, int32_t head, int32_t channel,
                          const Softened& softened) {
     const int32_t head_dim = tile.pages.head_dim;
@@ -183,14 +193,14 @@ struct DecodeKernel {
       const int64_t offset = key % kLanes * row_bytes + channel * Kv::kBytes;
       for (int32_t i = 0; head == 0 && i < Kv::kPair; ++i) {
         for (int32_t j = 0; j < kVectors * kLanes * Kv::kBytes; j += 64) {
-          fetch(group.next_values + offset + i * row_bytes + j);
+          fetch(group.next_values + ((offset + i * row_bytes + j) >> group.next_shift));
         }
       }
       const std::byte* first = group.values + offset;
       const std::byte* second = key + 1 < num_keys ? first + row_bytes : nullptr;
-      if (key + block < tile.position_begin - tile.local + 1) {
-        if (!Tile::any_sees(tile, block + key, 1)) first = kZeroRow;
-        if (!Tile::any_sees(tile, block + key + 1, 1)) second = kZeroRow;
+      if (key < seen.begin) {
+        if (!seen.any(key, 1)) first = kZeroRow;
+        if (!seen.any(key + 1, 1)) second = kZeroRow;
       }
       I words[kVectors];
       Kv::load_values(first, second, words);

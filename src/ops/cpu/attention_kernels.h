@@ -22,6 +22,9 @@ inline constexpr int kRowPanel = 6;
 // Row sums are kept as this many partial sums, one a lane of the widest vector.
 inline constexpr int kSumLanes = 16;
 
+// What a quantised page's bytes are; kNone: pages hold BF16, F16 or F32.
+enum class KvCodes { kNone, kI8, kE4m3 };
+
 // The pages of one (layer, KV head) of a sequence that a tile walks, in their order.
 struct KvPages {
   const std::byte* base = nullptr;  // page of frame 0
@@ -32,6 +35,11 @@ struct KvPages {
   int32_t gap_begin = 0, gap_pages = 0;
   int32_t page_tokens = 0;  // P
   int32_t head_dim = 0;     // D
+  // Quantised pages: a row's own page i is in BF16 in open_frames[i - open_page].
+  KvCodes codes = KvCodes::kNone;
+  const std::byte* open_base = nullptr;
+  const int32_t* open_frames = nullptr;
+  int32_t open_page = 0;
 };
 
 // Above any length of a sequence; differences of two lengths and this fit 32 bits.
@@ -39,12 +47,13 @@ inline constexpr int32_t kTokensMax = 1 << 30;
 
 // Memory for one call, 64-byte aligned. M = rows * group rounded up to kRowPanel.
 struct AttentionScratch {
-  uint32_t* q = nullptr;     // (M, D) in panels: f32, or half as many pairs of bf16
-  float* acc = nullptr;      // (M, D)
-  float* row_max = nullptr;  // (M)
-  float* row_sum = nullptr;  // (M, kSumLanes)
-  uint32_t* k = nullptr;     // (D, kKeyBlock): f32, or half as many rows of pairs of bf16
-  uint32_t* v = nullptr;     // (kKeyBlock, D): the same
+  uint32_t* q = nullptr;        // (M, D) in panels: f32, or half as many pairs of bf16
+  float* acc = nullptr;         // (M, D)
+  float* row_max = nullptr;     // (M)
+  float* row_sum = nullptr;     // (M, kSumLanes)
+  uint32_t* k = nullptr;        // (D, kKeyBlock): f32, or half as many rows of pairs of bf16
+  uint32_t* v = nullptr;        // (kKeyBlock, D): the same
+  std::byte* staged = nullptr;  // (2, kKeyBlock, D) BF16: K and V of a block of quantised pages
 };
 
 // Query rows of one sequence against keys [key_begin, key_end) of one KV head. A row at position p

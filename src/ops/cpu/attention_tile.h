@@ -16,6 +16,7 @@
 #include <limits>
 
 #include "ops/cpu/attention_kernels.h"
+#include "ops/cpu/attention_pages.h"
 
 namespace ops::cpu {
 namespace {
@@ -26,6 +27,7 @@ alignas(64) constexpr std::byte kZeroRow[256 * 4] = {};
 template <class Isa, class Kv>
 struct TileKernel {
   using F = typename Isa::F;
+  using Pages = PageKernel<Isa, Kv>;
   static constexpr int kLanes = Isa::kLanes;
   static constexpr int kVectors = kKeyBlock / kLanes;   // of a row's scores
   static constexpr int kPairs = kKeyBlock / Kv::kPair;  // words of a row's probabilities
@@ -36,57 +38,50 @@ struct TileKernel {
     float correction[kRowPanel];
   };
 
-  // Which keys of a block a row sees: [0, sink) and [begin, end), both counted from the block's
-  // first key and not bounded by it.
-  struct Seen {
-    int32_t sink, begin, end;
-    bool nothing() const { return end <= 0 || (sink <= 0 && begin >= kKeyBlock); }
-  };
-
-  static Seen seen_by(const AttentionTile& tile, int32_t position, int32_t key) {
-    return {tile.sink - key, position - tile.local + 1 - key, position + 1 - key};
-  }
-
-  // Whether a row of the tile sees one of `count` keys from `key` on.
-  static bool any_sees(const AttentionTile& tile, int32_t key, int32_t count) {
-    return key < tile.sink || key + count > tile.position_begin - tile.local + 1;
-  }
-
-  static const std::byte* page_of(const KvPages& pages, int32_t key) {
-    int32_t page = key / pages.page_tokens;
-    if (page >= pages.gap_begin) page += pages.gap_pages;
-    return pages.base + pages.frames[page] * pages.page_bytes;
-  }
-
   static void run(const AttentionTile& tile) {
     const int32_t num_rows = tile.rows * tile.group;
     pack_q(tile, num_rows);
     // What lies between the sink and the first row's window is left out block by block.
     const int32_t window = tile.position_begin - tile.local + 1;
     for (int32_t key = tile.key_begin; key < tile.key_end; key += kKeyBlock) {
-      if (!any_sees(tile, key, kKeyBlock)) key = window / kKeyBlock * kKeyBlock;
-      const int32_t num_keys = tile.key_end - key < kKeyBlock ? tile.key_end - key : kKeyBlock;
-      pack_k(tile, key, num_keys);
-      pack_v(tile, key, num_keys);
-      for (int32_t row = 0; row < num_rows; row += kRowPanel)
-        attend_block(tile, row, key, num_keys);
+      if (seen_by(tile, Pass::kAll, key).nothing()) key = window / kKeyBlock * kKeyBlock;
+      if (Kv::kBf16 && tile.pages.codes != KvCodes::kNone) {
+        attend_block(tile, Pass::kSealed, key, num_rows);
+        attend_block(tile, Pass::kOpen, key, num_rows);
+      } else {
+        attend_block(tile, Pass::kAll, key, num_rows);
+      }
     }
     store_result(tile);
   }
 
+  static void attend_block(const AttentionTile& tile, Pass pass, int32_t key, int32_t num_rows) {
+    const Seen seen = seen_by(tile, pass, key);
+    if (seen.nothing()) return;
+    typename Pages::Group groups[Pages::kGroups];
+    Pages::locate(tile, pass, seen, key, groups);
+    const int32_t num_keys = seen.end < kKeyBlock ? seen.end : kKeyBlock;
+    pack_k(tile, groups, num_keys);
+    pack_v(tile, groups, seen, num_keys);
+    for (int32_t row = 0; row < num_rows; row += kRowPanel) {
+      attend_panel(tile, pass, row, key, num_keys);
+    }
+  }
+
   // One panel of rows against one packed block. Keys beyond the panel's last row, and blocks that a
   // row does not see, add exact zeros: leaving them out changes no bit.
-  static void attend_block(const AttentionTile& tile, int32_t row, int32_t key, int32_t num_keys) {
-    const int32_t last = position_of(tile, row + kRowPanel - 1);
-    const Seen seen = {tile.sink - key, position_of(tile, row) - tile.local + 1 - key,
-                       last + 1 - key};
+  static void attend_panel(const AttentionTile& tile, Pass pass, int32_t row, int32_t key,
+                           int32_t num_keys) {
+    const Seen seen =
+        seen_by(tile, pass, position_of(tile, row), position_of(tile, row + kRowPanel - 1), key);
     if (seen.nothing()) return;
     Panel panel;
     const int32_t keys = seen.end < num_keys ? seen.end : num_keys;
     score(tile, row, keys, panel);
     for (int i = 0; i < kRowPanel; ++i) {
+      const int32_t position = position_of(tile, row + i);
       panel.correction[i] =
-          soften(panel.scores + i * kKeyBlock, seen_by(tile, position_of(tile, row + i), key),
+          soften(panel.scores + i * kKeyBlock, seen_by(tile, pass, position, position, key),
                  tile.scratch.row_max[row + i], tile.scratch.row_sum + int64_t{row + i} * kSumLanes,
                  panel.probabilities + i * kPairs);
     }
@@ -139,19 +134,18 @@ struct TileKernel {
 
   // k[word][key]: transposes kLanes x kLanes words at a time. Groups of keys that no row sees are
   // left as they are. A group never crosses a page.
-  static void pack_k(const AttentionTile& tile, int32_t key, int32_t num_keys) {
-    const KvPages& pages = tile.pages;
-    const int32_t words = pages.head_dim / Kv::kPair;
+  static void pack_k(const AttentionTile& tile, const typename Pages::Group* groups,
+                     int32_t num_keys) {
+    const int32_t words = tile.pages.head_dim / Kv::kPair;
+    const int64_t row_bytes = Pages::row_bytes(tile.pages);
     for (int32_t group = 0; group < num_keys; group += kLanes) {
-      if (!any_sees(tile, key + group, kLanes)) continue;
-      const std::byte* page = page_of(pages, key + group);
-      const std::byte* rows =
-          page + int64_t{(key + group) % pages.page_tokens} * pages.head_dim * Kv::kBytes;
+      const std::byte* rows = groups[group / kLanes].keys;
+      if (rows == nullptr) continue;
       for (int32_t s = 0; s < words; s += kLanes) {
         const int32_t count = words - s < kLanes ? words - s : kLanes;
         typename Isa::I block[kLanes];
         for (int i = 0; i < kLanes; ++i) {
-          block[i] = Kv::load_words(rows + int64_t{i} * pages.head_dim * Kv::kBytes, s, count);
+          block[i] = Kv::load_words(rows + i * row_bytes, s, count);
         }
         Isa::transpose(block);
         uint32_t* out = tile.scratch.k + s * kKeyBlock + group;
@@ -162,16 +156,16 @@ struct TileKernel {
 
   // v[pair of keys][channel]; keys beyond num_keys or that no row sees are zero, whatever their
   // page holds.
-  static void pack_v(const AttentionTile& tile, int32_t key, int32_t num_keys) {
+  static void pack_v(const AttentionTile& tile, const typename Pages::Group* groups,
+                     const Seen& seen, int32_t num_keys) {
     const KvPages& pages = tile.pages;
-    const int64_t row_bytes = int64_t{pages.head_dim} * Kv::kBytes;
+    const int64_t row_bytes = Pages::row_bytes(pages);
     const auto row_of = [&](int32_t k) -> const std::byte* {
-      if (!any_sees(tile, k, 1)) return kZeroRow;
-      return page_of(pages, k) + (pages.page_tokens + k % pages.page_tokens) * row_bytes;
+      return seen.any(k, 1) ? groups[k / kLanes].values + k % kLanes * row_bytes : kZeroRow;
     };
     for (int32_t k = 0; k < num_keys; k += Kv::kPair) {
-      const std::byte* first = row_of(key + k);
-      const std::byte* second = Kv::kPair == 2 && k + 1 < num_keys ? row_of(key + k + 1) : nullptr;
+      const std::byte* first = row_of(k);
+      const std::byte* second = Kv::kPair == 2 && k + 1 < num_keys ? row_of(k + 1) : nullptr;
       uint32_t* out = tile.scratch.v + int64_t{k / Kv::kPair} * pages.head_dim;
       for (int32_t c = 0; c < pages.head_dim; c += kLanes) {
         Isa::store_words(out + c, Kv::load_value_words(first, second, c));
@@ -250,10 +244,11 @@ struct TileKernel {
     }
     F x[kVectors];
     for (int j = 0; j < kVectors; ++j) x[j] = Isa::load(scores + j * kLanes);
-    if (seen.begin > 0 && seen.sink < kKeyBlock) {
+    if (seen.first > 0 || (seen.begin > 0 && seen.sink < kKeyBlock)) {
       for (int j = 0; j < kVectors; ++j) {
         const int32_t lane = j * kLanes;
-        x[j] = Isa::keep_seen(x[j], seen.sink - lane, seen.begin - lane, seen.end - lane);
+        x[j] = Isa::keep_seen(x[j], seen.first - lane, seen.sink - lane, seen.begin - lane,
+                              seen.end - lane);
       }
     } else if (seen.end < kKeyBlock) {
       for (int j = 0; j < kVectors; ++j) x[j] = Isa::keep_first(x[j], seen.end - j * kLanes);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "ops/reference/dequantize.h"
+#include "ops/kv_seal.h"
 
 namespace ops::reference {
 namespace {
@@ -56,29 +56,12 @@ void store_element(core::DType type, float x, std::byte* out) {
   }
 }
 
-float load_element(core::DType type, const std::byte* in) {
-  if (type == core::DType::kF32) {
-    float x;
-    std::memcpy(&x, in, sizeof(x));
-    return x;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, in, sizeof(bits));
-  return type == core::DType::kF16 ? half_to_float(bits) : bfloat16_to_float(bits);
-}
-
 // A key of one head: a token of a page.
 struct Key {
+  core::PageShape shape;
   const std::byte* page;
   int32_t token;
 };
-
-// Row `token` of K, or with `values` of V.
-template <typename Byte>
-Byte* kv_row(const core::PageShape& shape, Byte* page, int32_t token, bool values) {
-  const int32_t row = token + (values ? shape.page_tokens : 0);
-  return page + row * core::row_bytes(shape.type, shape.head_dim);
-}
 
 // Where the tables by position say that page `page` of a head lies.
 std::byte* page_of(const KvLayer& kv, const AttentionSegment& segment, int32_t page, int32_t head) {
@@ -88,46 +71,59 @@ std::byte* page_of(const KvLayer& kv, const AttentionSegment& segment, int32_t p
   return kv.frame(frames[page], head);
 }
 
+// Quantised KV: where the rows of page `page`, one of the segment's own, are written.
+std::byte* open_page_of(const KvLayer& kv, const AttentionSegment& segment, int32_t page,
+                        int32_t head) {
+  const int32_t first = segment.position_begin / kv.page.page_tokens;
+  return kv.open_frame(segment.open_frames[page - first], head);
+}
+
 // All keys that row i of a segment sees, in their order.
 std::vector<Key> keys_seen(const KvLayer& kv, const AttentionSegment& segment, int32_t i,
                            int32_t head) {
   const int32_t page_tokens = kv.page.page_tokens;
   const int32_t position = segment.position_begin + i;
   const core::HeadKind& kind = kv.heads[static_cast<size_t>(head)].kind;
+  // The row's own page is read as it was written.
+  const auto key_at = [&](int32_t page, int32_t token, bool own) -> Key {
+    if (own && kv.page.is_quantised()) {
+      return {kv.written_page(), open_page_of(kv, segment, position / page_tokens, head), token};
+    }
+    return {kv.page, page_of(kv, segment, page, head), token};
+  };
   std::vector<Key> keys;
   if (!kind.is_streaming() && segment.num_selected != nullptr) {
     const int32_t last = segment.num_selected[head] - 1;
     for (int32_t rank = 0; rank <= last; ++rank) {
       const int32_t tokens = rank < last ? page_tokens : position % page_tokens + 1;
       for (int32_t token = 0; token < tokens; ++token) {
-        keys.push_back({page_of(kv, segment, rank, head), token});
+        keys.push_back(key_at(rank, token, rank == last));
       }
     }
     return keys;
   }
   for (int32_t key = 0; key <= position; ++key) {
     if (kind.is_streaming() && key >= kind.sink && position - key >= kind.local) continue;
-    keys.push_back({page_of(kv, segment, key / page_tokens, head), key % page_tokens});
+    const int32_t page = key / page_tokens;
+    keys.push_back(key_at(page, key % page_tokens, page == position / page_tokens));
   }
   return keys;
 }
 
 void attend(const AttentionArgs& args, const AttentionSegment& segment, int32_t i, int32_t head) {
-  const core::PageShape& shape = args.kv.page;
-  const int32_t head_dim = shape.head_dim;
+  const int32_t head_dim = args.kv.page.head_dim;
   const int32_t kv_head = head / (args.num_q_heads / args.kv.num_kv_heads());
   const int64_t row = segment.row_begin + i;
-  const int64_t element_bytes = core::row_bytes(shape.type, 1);
   const float* q = args.q + row * args.q_stride + int64_t{head} * head_dim;
 
   const std::vector<Key> keys = keys_seen(args.kv, segment, i, kv_head);
+  std::vector<float> kv_row(static_cast<size_t>(head_dim));
   std::vector<double> weights;
   double max = -INFINITY;
   for (const Key& key : keys) {
-    const std::byte* k = kv_row(shape, key.page, key.token, false);
+    read_kv_row(key.shape, key.page, false, key.token, kv_row.data());
     double score = 0.0;
-    for (int32_t c = 0; c < head_dim; ++c)
-      score += double{q[c]} * load_element(shape.type, k + c * element_bytes);
+    for (int32_t c = 0; c < head_dim; ++c) score += double{q[c]} * kv_row[static_cast<size_t>(c)];
     weights.push_back(score * args.softmax_scale);
     max = std::fmax(max, weights.back());
   }
@@ -136,10 +132,8 @@ void attend(const AttentionArgs& args, const AttentionSegment& segment, int32_t 
 
   std::vector<double> out(static_cast<size_t>(head_dim), 0.0);
   for (size_t n = 0; n < keys.size(); ++n) {
-    const std::byte* v = kv_row(shape, keys[n].page, keys[n].token, true);
-    for (int32_t c = 0; c < head_dim; ++c) {
-      out[static_cast<size_t>(c)] += weights[n] * load_element(shape.type, v + c * element_bytes);
-    }
+    read_kv_row(keys[n].shape, keys[n].page, true, keys[n].token, kv_row.data());
+    for (size_t c = 0; c < out.size(); ++c) out[c] += weights[n] * kv_row[c];
   }
   for (int32_t c = 0; c < head_dim; ++c) {
     args.out[row * args.out_stride + int64_t{head} * head_dim + c] =
@@ -150,16 +144,19 @@ void attend(const AttentionArgs& args, const AttentionSegment& segment, int32_t 
 }  // namespace
 
 void kv_write(device::Stream&, const KvWriteArgs& args) {
-  const core::PageShape& shape = args.kv.page;
+  const core::PageShape shape = args.kv.written_page();
   const int64_t element_bytes = core::row_bytes(shape.type, 1);
+  const int64_t row_bytes = core::row_bytes(shape.type, shape.head_dim);
   for (const AttentionSegment& segment : args.segments) {
     for (int32_t i = 0; i < segment.row_end - segment.row_begin; ++i) {
       const int64_t row = segment.row_begin + i;
       const int32_t position = segment.position_begin + i;
       for (int32_t head = 0; head < args.kv.num_kv_heads(); ++head) {
-        std::byte* page = page_of(args.kv, segment, position / shape.page_tokens, head);
-        std::byte* k = kv_row(shape, page, position % shape.page_tokens, false);
-        std::byte* v = kv_row(shape, page, position % shape.page_tokens, true);
+        const int32_t index = position / shape.page_tokens;
+        std::byte* page = args.kv.page.is_quantised() ? open_page_of(args.kv, segment, index, head)
+                                                      : page_of(args.kv, segment, index, head);
+        std::byte* k = page + position % shape.page_tokens * row_bytes;
+        std::byte* v = k + shape.page_tokens * row_bytes;
         for (int32_t c = 0; c < shape.head_dim; ++c) {
           const int64_t from = int64_t{head} * shape.head_dim + c;
           store_element(shape.type, args.k[row * args.k_stride + from], k + c * element_bytes);

@@ -46,13 +46,14 @@ struct Avx2 {
     const I keep = _mm256_cmpgt_epi32(_mm256_set1_epi32(count), lanes);
     return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), x, _mm256_castsi256_ps(keep));
   }
-  // Lanes [0, sink) and [begin, end); the others minus infinity.
-  static F keep_seen(F x, int sink, int begin, int end) {
+  // Lanes of [first, end) below sink or not below begin; the others minus infinity.
+  static F keep_seen(F x, int first, int sink, int begin, int end) {
     const I lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     const I before_sink = _mm256_cmpgt_epi32(_mm256_set1_epi32(sink), lanes);
     const I before_window = _mm256_cmpgt_epi32(_mm256_set1_epi32(begin), lanes);
-    const I keep = _mm256_andnot_si256(_mm256_andnot_si256(before_sink, before_window),
-                                       _mm256_cmpgt_epi32(_mm256_set1_epi32(end), lanes));
+    const I before = _mm256_or_si256(_mm256_andnot_si256(before_sink, before_window),
+                                     _mm256_cmpgt_epi32(_mm256_set1_epi32(first), lanes));
+    const I keep = _mm256_andnot_si256(before, _mm256_cmpgt_epi32(_mm256_set1_epi32(end), lanes));
     return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), x, _mm256_castsi256_ps(keep));
   }
 
@@ -73,6 +74,29 @@ struct Avx2 {
     const I power =
         _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
     return _mm256_andnot_ps(zero_lanes, _mm256_mul_ps(y, _mm256_castsi256_ps(power)));
+  }
+
+  static F load_i8(const std::byte* x) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(x))));
+  }
+  // Times 2^-8: sign, exponent and mantissa stand in a half's places, whose bias is 8 more.
+  static F load_e4m3(const std::byte* x) {
+    const __m128i codes = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(x)));
+    const __m128i sign = _mm_and_si128(codes, _mm_set1_epi16(static_cast<int16_t>(0x8000)));
+    const __m128i rest = _mm_and_si128(_mm_slli_epi16(codes, 7), _mm_set1_epi16(0x3f80));
+    return _mm256_cvtph_ps(_mm_or_si128(sign, rest));
+  }
+  static void store_bf16(std::byte* out, F value) {
+    const I bits = _mm256_castps_si256(value);
+    const I odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    I rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const F nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
+    const I quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    rounded = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(nan));
+    const I high = _mm256_srli_epi32(rounded, 16);
+    const I packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(high, high), 0x08);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm256_castsi256_si128(packed));
   }
 
   static I load_words(const uint32_t* x) {
@@ -133,6 +157,7 @@ struct FloatPages {
   using I = __m256i;
   static constexpr int kPair = 1;
   static constexpr int kBytes = Page::kBytes;
+  static constexpr bool kBf16 = Page::kBf16;
 
   static F multiply_add(F acc, I a, I b) {
     return _mm256_fmadd_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), acc);
@@ -161,6 +186,7 @@ struct FloatPages {
 
 struct Bf16 {
   static constexpr int kBytes = 2;
+  static constexpr bool kBf16 = true;
   static __m256i load(const std::byte* x) {
     return _mm256_slli_epi32(
         _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))), 16);
@@ -168,6 +194,7 @@ struct Bf16 {
 };
 struct F16 {
   static constexpr int kBytes = 2;
+  static constexpr bool kBf16 = false;
   static __m256i load(const std::byte* x) {
     return _mm256_castps_si256(
         _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))));
@@ -175,24 +202,14 @@ struct F16 {
 };
 struct F32 {
   static constexpr int kBytes = 4;
+  static constexpr bool kBf16 = false;
   static __m256i load(const std::byte* x) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
   }
 };
 
 void round_bf16(const float* x, int64_t count, std::byte* out) {
-  for (int64_t i = 0; i < count; i += 8) {
-    const __m256 value = _mm256_loadu_ps(x + i);
-    const __m256i bits = _mm256_castps_si256(value);
-    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-    const __m256 nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
-    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-    rounded = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(nan));
-    const __m256i high = _mm256_srli_epi32(rounded, 16);
-    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(high, high), 0x08);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i * 2), _mm256_castsi256_si128(packed));
-  }
+  for (int64_t i = 0; i < count; i += 8) Avx2::store_bf16(out + i * 2, _mm256_loadu_ps(x + i));
 }
 
 void round_f16(const float* x, int64_t count, std::byte* out) {

@@ -41,9 +41,10 @@ struct Avx512 {
   static F keep_first(F x, int count) {
     return _mm512_mask_blend_ps(first_lanes(count), _mm512_set1_ps(-__builtin_inff()), x);
   }
-  // Lanes [0, sink) and [begin, end); the others minus infinity.
-  static F keep_seen(F x, int sink, int begin, int end) {
-    const int keep = (first_lanes(sink) | ~first_lanes(begin)) & first_lanes(end);
+  // Lanes of [first, end) below sink or not below begin; the others minus infinity.
+  static F keep_seen(F x, int first, int sink, int begin, int end) {
+    const int keep =
+        (first_lanes(sink) | ~first_lanes(begin)) & first_lanes(end) & ~first_lanes(first);
     return _mm512_mask_blend_ps(static_cast<__mmask16>(keep), _mm512_set1_ps(-__builtin_inff()), x);
   }
 
@@ -60,6 +61,23 @@ struct Avx512 {
     y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.6931469440460205f));
     y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(1.0f));
     return _mm512_scalef_ps(y, n);
+  }
+
+  static F load_i8(const std::byte* x) {
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))));
+  }
+  // Times 2^-8: sign, exponent and mantissa stand in a half's places, whose bias is 8 more.
+  static F load_e4m3(const std::byte* x) {
+    const __m256i codes =
+        _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+    const __m256i sign = _mm256_and_si256(codes, _mm256_set1_epi16(static_cast<int16_t>(0x8000)));
+    const __m256i rest = _mm256_and_si256(_mm256_slli_epi16(codes, 7), _mm256_set1_epi16(0x3f80));
+    return _mm512_cvtph_ps(_mm256_or_si256(sign, rest));
+  }
+  // Flushes what is denormal in BF16, as the dot product does when it reads it.
+  static void store_bf16(std::byte* out, F x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), (__m256i)_mm512_cvtneps_pbh(x));
   }
 
   static I load_words(const uint32_t* x) { return _mm512_loadu_si512(x); }
@@ -125,6 +143,7 @@ struct Bf16Pages {
   using I = __m512i;
   static constexpr int kPair = 2;
   static constexpr int kBytes = 2;
+  static constexpr bool kBf16 = true;
 
   static F multiply_add(F acc, I a, I b) { return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b); }
 
@@ -185,6 +204,7 @@ struct FloatWords {
   using F = __m512;
   using I = __m512i;
   static constexpr int kPair = 1;
+  static constexpr bool kBf16 = false;
 
   static F multiply_add(F acc, I a, I b) {
     return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), acc);
