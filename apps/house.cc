@@ -165,6 +165,16 @@ base::Result<engine::ResolvedSizes> resolve_sizes(const engine::EngineOptions& e
   return engine::resolve(e, c, memory);
 }
 
+// REQUIRES: there is a host tier.
+exec::HostTierOptions host_tier(const engine::EngineOptions& e,
+                                const engine::ResolvedSizes& sizes) {
+  return {.num_homes = sizes.num_blocks,
+          .num_frames = sizes.num_frames,
+          .scratch_frames = sizes.scratch_frames,
+          .home_streaming_heads = e.heads.any_streaming() && e.prefix_cache,
+          .transfers = {.load = e.tiers.load, .save = e.tiers.save}};
+}
+
 base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
                                exec::SelectionTap* tap, House* house) {
   const core::ModelConfig& c = house->files->config;
@@ -192,6 +202,10 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
       .num_blocks = sizes.num_blocks,
       .eos = c.eos,
       .tap = tap};
+  if (e.tiers.host_memory_bytes) {
+    executor.tier = host_tier(e, sizes);
+    executor.prefill = {.activation_pages = sizes.activation_pages, .model_dim = c.model_dim};
+  }
   executor.eos.insert(executor.eos.end(), e.eog_tokens.begin(), e.eog_tokens.end());
   ASSIGN_OR_RETURN(house->executor,
                    exec::CpuExecutor::create(*house->stream, ops, *house->model, c, executor));

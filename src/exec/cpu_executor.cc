@@ -128,8 +128,9 @@ void CpuExecutor::move_pages(const core::StepPlan& plan, const core::TransferPla
 
 base::Result<void> CpuExecutor::check(const core::StepPlan& plan) const {
   const KvOptions& kv = options_.kv;
-  CHECK(plan.num_rows <= kv.rows_max, "{} rows in a step of {} at most", plan.num_rows,
-        kv.rows_max);
+  int32_t num_rows = 0;
+  for (const core::Segment& s : whole_passes(plan)) num_rows += s.token_end - s.token_begin;
+  CHECK(num_rows <= kv.rows_max, "{} rows in a step of {} at most", num_rows, kv.rows_max);
   CHECK(plan.segments.size() <= static_cast<size_t>(kv.max_num_seqs), "{} segments",
         plan.segments.size());
   for (const core::Segment& s : plan.segments) {

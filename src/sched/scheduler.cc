@@ -361,9 +361,11 @@ core::Segment Scheduler::segment_of(const Sequence& s) const {
 
 void Scheduler::emit(core::StepPlan* plan) {
   int32_t rows_together = 0;  // those that pass through the workspace at once
-  for (const bool prompt_pass : {false, true}) {
+  // Decodes, then chunks of prompts, then prompts that run layer by layer.
+  const auto pass_of = [](const Sequence& s) { return s.layers ? 2 : s.in_prompt() ? 1 : 0; };
+  for (const int pass : {0, 1, 2}) {
     for (Sequence* s : running_) {
-      if (s->planned.empty() || s->in_prompt() != prompt_pass) continue;
+      if (s->planned.empty() || pass_of(*s) != pass) continue;
       plan->segments.push_back(segment_of(*s));
       plan->num_rows += s->planned.rows();
       if (!s->layers) rows_together += s->planned.rows();
