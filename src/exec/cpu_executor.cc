@@ -84,6 +84,10 @@ base::Result<void> CpuExecutor::allocate(const ops::OpTable& ops) {
     attention_->set_tier(tier_.get());
     ASSIGN_OR_RETURN(prefill_, SegmentedPrefill::create(stream_, options_.kv, options_.prefill,
                                                         model_, *attention_, kv_, *tier_));
+    if (options_.disk) {
+      ASSIGN_OR_RETURN(disk_,
+                       DiskTier::create(stream_, ops, options_.kv, *options_.disk, kv_, *tier_));
+    }
   }
   sample_workspace_bytes_ = align(ops::sample_workspace_bytes(config_.vocab_size));
   ASSIGN_OR_RETURN(logits_, device::Buffer::allocate(logits_bytes(config_), "logits"));
@@ -97,6 +101,11 @@ base::Result<void> CpuExecutor::allocate(const ops::OpTable& ops) {
 base::Result<void> CpuExecutor::run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                                     core::StepResult* result) {
   const auto begin = std::chrono::steady_clock::now();
+  result->kv = {};
+  result->lost.clear();
+  result->fetched.clear();
+  result->unwritten.clear();
+  if (disk_ != nullptr) disk_->run(transfers, plan.segments.empty(), result);
   RETURN_IF_ERROR(check(plan));
   move_pages(plan, transfers);
   const std::span<const core::Segment> whole = whole_passes(plan);
@@ -223,12 +232,10 @@ void CpuExecutor::run_segmented(const core::StepPlan& plan, size_t begin,
 }
 
 void CpuExecutor::finish_result(core::StepResult* result) {
-  result->kv = attention_->counters();
-  result->lost.clear();
-  result->fetched.clear();
+  result->kv.add(attention_->counters());
   if (tier_ != nullptr) {
     tier_->end_step(result);
-    result->kv.layers_segmented = prefill_->take_layers_run();
+    result->kv.layers_segmented += prefill_->take_layers_run();
   }
   for (core::SegmentResult& r : result->segments) r.sampled = r.sampled && r.error.empty();
   result->kv.device_bytes_peak = device_bytes_;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "exec/device_kv.h"
+#include "exec/disk_tier.h"
 #include "exec/executor.h"
 #include "exec/host_tier.h"
 #include "exec/kv_plan.h"
@@ -31,13 +32,14 @@ struct CpuExecutorOptions {
   int32_t num_blocks = 0;
   std::optional<HostTierOptions> tier;  // blocks are then its homes
   SegmentedPrefillOptions prefill;      // with a host tier
+  std::optional<DiskTierOptions> disk;  // with a host tier
   std::vector<core::TokenId> eos;       // masked while a sequence is shorter than min_tokens
   SelectionTap* tap = nullptr;          // borrowed
 };
 
 class CpuExecutor final : public Executor {
  public:
-  // Errors: kTooLarge (memory).
+  // Errors: kTooLarge (memory); those of the disk tier.
   static base::Result<std::unique_ptr<CpuExecutor>> create(device::Stream& stream,
                                                            const ops::OpTable& ops,
                                                            model::Model& model,
@@ -47,9 +49,15 @@ class CpuExecutor final : public Executor {
   base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                          core::StepResult* result) override;
 
+  uint64_t num_disk_records() const override { return disk_ ? disk_->store().num_records() : 0; }
+  void take_disk_entries(const std::function<void(const core::DiskEntry&)>& entry) override {
+    if (disk_) disk_->store().take_entries(entry);
+  }
+
   // For tests: whose memory they poison.
   DeviceKv& kv() { return kv_; }
   HostTier* tier() { return tier_.get(); }
+  DiskTier* disk() { return disk_.get(); }
 
   // Device memory that create() took, and the model's workspace.
   int64_t device_bytes() const { return device_bytes_; }
@@ -86,6 +94,7 @@ class CpuExecutor final : public Executor {
   DeviceKv kv_;
   std::unique_ptr<SparseAttention> attention_;
   std::unique_ptr<HostTier> tier_;             // or null
+  std::unique_ptr<DiskTier> disk_;             // or null
   std::unique_ptr<SegmentedPrefill> prefill_;  // with a host tier
   std::vector<core::TokenId> tokens_;
   std::vector<int32_t> positions_;
