@@ -1,13 +1,16 @@
 // The same request gives the same tokens and the same log-probabilities, bit for bit, however it is
 // served: whole or chunked prompt, alone or among seven others, with a cached prefix or without,
-// preempted or not, on one thread or two.
+// preempted or not, on one thread or two. That holds in every way of attending: to all pages, to a
+// selection of them, to a selection that serves several steps, and with streaming heads.
 //
 // The whole engine runs longneedle on a question over a 2k document; log-probabilities are compared
-// as bits, since a difference in any logit shows there long before it changes a token.
+// as bits, since a difference in any logit shows there long before it changes a token. Counters
+// prove that each way of attending did what its name says.
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "apps/completion.h"
@@ -19,7 +22,50 @@ std::string data(const std::string& path) {
   return std::string(SPILLWAY_SOURCE_DIR) + "/" + path;
 }
 
-apps::ServingOptions options() {
+// A way of attending. The document has about 2,000 tokens.
+struct Mode {
+  const char* name;
+  const char* preset;
+  int32_t budget = 0;      // tokens
+  int32_t page_size = 32;  // tokens
+  int32_t logical_page_size = 32;
+  int32_t reuse_interval = 1;
+  const char* page_stats = "cuboid-mean";
+  bool streaming = false;  // half of the heads
+};
+
+constexpr Mode kModes[] = {
+    {.name = "Dense", .preset = "dense"},
+    {.name = "Sparse", .preset = "sparse", .budget = 256},
+    {.name = "SparseReuse",
+     .preset = "sparse",
+     .budget = 256,
+     .page_size = 32,
+     .logical_page_size = 16,
+     .reuse_interval = 4,
+     .page_stats = "min-max"},
+    {.name = "SparseStreaming",
+     .preset = "lserve",
+     .budget = 256,
+     .page_size = 32,
+     .logical_page_size = 16,
+     .reuse_interval = 4,
+     .streaming = true},
+    {.name = "Streaming", .preset = "duo", .streaming = true},
+};
+
+// A heads file of longneedle (8 layers of 2 KV heads): half of its heads see 64 + 128 tokens.
+std::string heads_path() {
+  static const std::string path = [] {
+    std::string written = testing::TempDir() + "equality_test_heads.json";
+    std::ofstream(written) << R"({"version": 1, "model": "longneedle", "sink": 64, "local": 128,
+        "streaming": [[0, 1], [1, 0], [1, 0], [0, 0], [0, 1], [1, 1], [0, 1], [1, 0]]})";
+    return written;
+  }();
+  return path;
+}
+
+apps::ServingOptions options(const Mode& mode = kModes[0]) {
   apps::ServingOptions o;
   o.model = data("models/longneedle/longneedle-q8_0.gguf");
   o.max_model_len = 4096;
@@ -29,7 +75,36 @@ apps::ServingOptions options() {
   o.threads = 2;
   o.prefix_caching = false;
   o.deterministic = true;
+  o.preset = mode.preset;
+  o.kv.page_size = mode.page_size;
+  if (mode.budget > 0) {
+    o.kv.budget = mode.budget;
+    o.kv.logical_page_size = mode.logical_page_size;
+    o.kv.reuse_interval = mode.reuse_interval;
+    o.kv.page_stats = mode.page_stats;
+  }
+  if (mode.streaming) o.kv.heads = heads_path();
   return o;
+}
+
+// That the house attended as the mode says.
+void expect_proof(const Mode& mode, const apps::House& house) {
+  const core::KvCounters kv = house.engine->snapshot().kv;
+  if (mode.budget == 0) {
+    EXPECT_EQ(kv.selections + kv.pages_sealed + kv.pages_selected, 0);
+    return;
+  }
+  EXPECT_GT(kv.pages_sealed, 0);
+  EXPECT_GT(kv.selections, 0);
+  EXPECT_GT(kv.pages_scored, 5 * kv.selections) << "of many pages";
+  const int64_t selected = (kv.selections + kv.selections_reused) * (mode.budget / mode.page_size);
+  EXPECT_GE(kv.pages_selected, selected);
+  EXPECT_LE(kv.pages_selected, selected + kv.selections_reused) << "the pages since";
+  if (mode.reuse_interval > 1) {
+    EXPECT_GT(kv.selections_reused, 2 * kv.selections);
+  } else {
+    EXPECT_EQ(kv.selections_reused, 0);
+  }
 }
 
 // Text of document 0 and its first question.
@@ -102,41 +177,53 @@ Answer wait(const Asked& asked) {
 
 constexpr int32_t kTokens = 24;
 
-Answer baseline() {
-  static const Answer answer = [] {
-    auto house = apps::build_house(options(), false).value();
-    return wait(ask(*house, make_request(*house, question(0), kTokens)));
-  }();
-  return answer;
+// Alone, the prompt whole, on two threads.
+Answer baseline(const Mode& mode) {
+  static std::map<std::string, Answer> answers;
+  auto [it, is_new] = answers.try_emplace(mode.name);
+  if (is_new) {
+    auto house = apps::build_house(options(mode), false).value();
+    it->second = wait(ask(*house, make_request(*house, question(0), kTokens)));
+    expect_proof(mode, *house);
+  }
+  return it->second;
 }
 
-TEST(Equality, BaselineAnswersAtLength) {
-  EXPECT_EQ(baseline().tokens.size(), static_cast<size_t>(kTokens));
-  EXPECT_EQ(baseline().cached_tokens, 0);
+class Equality : public testing::TestWithParam<Mode> {
+ protected:
+  Answer expected() const { return baseline(GetParam()); }
+};
+
+TEST_P(Equality, BaselineAnswersAtLength) {
+  EXPECT_EQ(expected().tokens.size(), static_cast<size_t>(kTokens));
+  EXPECT_EQ(expected().cached_tokens, 0);
+  if (GetParam().name != std::string("Dense")) {
+    EXPECT_NE(expected().bits, baseline(kModes[0]).bits) << "no page was left out";
+  }
 }
 
-TEST(Equality, ChunkedPromptEqualsWholePrompt) {
+TEST_P(Equality, ChunkedPromptEqualsWholePrompt) {
   for (int32_t chunk : {17, 100, 512}) {
-    apps::ServingOptions o = options();
+    apps::ServingOptions o = options(GetParam());
     o.max_num_batched_tokens = chunk;
     auto house = apps::build_house(o, false).value();
-    EXPECT_EQ(wait(ask(*house, make_request(*house, question(0), kTokens))), baseline())
+    EXPECT_EQ(wait(ask(*house, make_request(*house, question(0), kTokens))), expected())
         << "chunks of " << chunk;
   }
 }
 
-TEST(Equality, OneThreadEqualsTwoAndThree) {
+TEST_P(Equality, OneThreadEqualsTwoAndThree) {
   for (int32_t threads : {1, 3}) {
-    apps::ServingOptions o = options();
+    apps::ServingOptions o = options(GetParam());
     o.threads = threads;
     auto house = apps::build_house(o, false).value();
-    EXPECT_EQ(wait(ask(*house, make_request(*house, question(0), kTokens))), baseline())
+    EXPECT_EQ(wait(ask(*house, make_request(*house, question(0), kTokens))), expected())
         << threads << " threads";
   }
 }
 
-TEST(Equality, InABatchOfEightEqualsAlone) {
-  apps::ServingOptions o = options();
+TEST_P(Equality, InABatchOfEightEqualsAlone) {
+  apps::ServingOptions o = options(GetParam());
   o.max_num_batched_tokens = 700;
   auto house = apps::build_house(o, false).value();
   std::vector<Asked> others;
@@ -148,35 +235,42 @@ TEST(Equality, InABatchOfEightEqualsAlone) {
   for (size_t i = 0; i < others.size(); ++i) {
     Answer answer = wait(others[i]);
     if (i == 3) {
-      EXPECT_EQ(answer, baseline());
+      EXPECT_EQ(answer, expected());
     }
   }
+  expect_proof(GetParam(), *house);
 }
 
-TEST(Equality, CachedPrefixEqualsFresh) {
-  apps::ServingOptions o = options();
+// Streaming heads keep rings in the baseline, and pages in blocks here.
+TEST_P(Equality, CachedPrefixEqualsFresh) {
+  apps::ServingOptions o = options(GetParam());
   o.prefix_caching = true;
   auto house = apps::build_house(o, false).value();
   EXPECT_EQ(wait(ask(*house, make_request(*house, question(1), kTokens))).cached_tokens, 0);
   for (int again = 0; again < 2; ++again) {
     Answer answer = wait(ask(*house, make_request(*house, question(0), kTokens)));
     EXPECT_GT(answer.cached_tokens, 1800);
-    EXPECT_EQ(answer, baseline());
+    EXPECT_EQ(answer, expected());
   }
 }
 
-TEST(Equality, PreemptedEqualsUndisturbed) {
-  apps::ServingOptions o = options();
+TEST_P(Equality, PreemptedEqualsUndisturbed) {
+  apps::ServingOptions o = options(GetParam());
   o.max_num_batched_tokens = 512;
   o.max_model_len = 2560;
   o.prefix_caching = true;
   auto house = apps::build_house(o, false).value();
-  const std::string first = question(0);
-  const std::vector<core::TokenId> prompt = house->tokenizer->encode(first, {});
-  // Many long generations on top of a pool that holds few of them.
-  ASSERT_LT(prompt.size(), 2300u);
+  // Device memory for two such documents with a block of growth each, and a block to spare: 200
+  // more tokens of both do not fit.
+  const engine::ResolvedSizes& sizes = house->sizes;
+  const auto tokens =
+      static_cast<int32_t>(house->tokenizer->encode(question(0), {}).size()) + sizes.page_tokens;
+  ASSERT_LT(tokens, 2300);
+  const int64_t blocks = 2 * ((tokens - 1) / sizes.page_tokens + 1) + 1;
+  const int64_t block_bytes = sizes.block_bytes + sizes.stats_bytes / sizes.num_blocks;
+  const int64_t bytes = sizes.device_bytes - (sizes.num_blocks - blocks) * block_bytes;
   house.reset();
-  o.device_memory = "112MiB";
+  o.device_memory = std::to_string(bytes);
   house = apps::build_house(o, false).value();
   std::vector<Asked> asked;
   for (size_t i = 0; i < 6; ++i)
@@ -184,11 +278,25 @@ TEST(Equality, PreemptedEqualsUndisturbed) {
   std::vector<Answer> together;
   for (const Asked& a : asked) together.push_back(wait(a));
   EXPECT_GT(house->engine->snapshot().preemptions, 0);
+  expect_proof(GetParam(), *house);
   for (size_t i = 0; i < 6; ++i) {
     house->engine->reset_prefix_cache();
     EXPECT_EQ(wait(ask(*house, make_request(*house, question(i).substr(i * 11), 200))), together[i])
         << "request " << i;
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(Attending, Equality, testing::ValuesIn(kModes),
+                         [](const auto& mode) { return std::string(mode.param.name); });
+
+TEST(Budget, NoTighterThanTheContextEqualsDense) {
+  Mode mode = kModes[1];
+  mode.budget = 4096;
+  auto house = apps::build_house(options(mode), false).value();
+  EXPECT_EQ(wait(ask(*house, make_request(*house, question(0), kTokens))), baseline(kModes[0]));
+  const core::KvCounters kv = house->engine->snapshot().kv;
+  EXPECT_EQ(kv.selections + kv.pages_scored, 0);
+  EXPECT_GT(kv.pages_sealed, 60 * 16) << "statistics are ready for a longer context";
 }
 
 // Every instruction set answers through the whole engine. Their bits differ in attention, so

@@ -1,7 +1,8 @@
 // A steady decode step allocates nothing from the heap, on the engine thread and on the pool's.
 //
-// Eight sequences decode on the real CPU back end while every operator new and malloc-backed new of
-// the process is counted over 1,000 steps; the test thread only sleeps meanwhile.
+// Eight sequences decode on the real CPU back end, over all pages or over selections of them, while
+// every operator new and malloc-backed new of the process is counted over 1,000 steps; the test
+// thread only sleeps meanwhile.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -32,8 +33,8 @@ std::atomic<int64_t> g_allocations{0};
 
 namespace {
 
-TEST(SteadyStep, AllocatesNothing) {
-  apps::ServingOptions options;
+// Runs 1,000 steps of eight sequences and returns what they allocated; `kv` is what they did.
+int64_t allocations_of_steady_steps(apps::ServingOptions options, core::KvCounters* kv) {
   options.model = std::string(SPILLWAY_SOURCE_DIR) + "/models/longneedle/longneedle-q8_0.gguf";
   options.max_model_len = 4096;
   options.max_num_seqs = 8;
@@ -64,8 +65,30 @@ TEST(SteadyStep, AllocatesNothing) {
   const int64_t begin = house->engine->snapshot().steps;
   const int64_t before = g_allocations.load();
   wait_for_steps(begin + 1000);
-  EXPECT_EQ(g_allocations.load() - before, 0);
+  const int64_t allocations = g_allocations.load() - before;
   EXPECT_EQ(house->engine->snapshot().requests_running, 8);
+  *kv = house->engine->snapshot().kv;
+  return allocations;
+}
+
+TEST(SteadyStep, AllocatesNothing) {
+  core::KvCounters kv;
+  EXPECT_EQ(allocations_of_steady_steps({}, &kv), 0);
+  EXPECT_EQ(kv.selections, 0);
+}
+
+TEST(SteadyStep, AllocatesNothingUnderSelection) {
+  for (const int32_t reuse_interval : {1, 4}) {
+    apps::ServingOptions options;
+    options.preset = "sparse";
+    options.kv.budget = 128;
+    options.kv.reuse_interval = reuse_interval;
+    core::KvCounters kv;
+    EXPECT_EQ(allocations_of_steady_steps(options, &kv), 0);
+    EXPECT_GT(kv.selections, 1000);
+    EXPECT_EQ(kv.selections_reused > 0, reuse_interval > 1);
+    EXPECT_GT(kv.pages_sealed, 1000) << "pages filled up on the way";
+  }
 }
 
 }  // namespace
