@@ -1,6 +1,5 @@
 #include "apps/kv_flags.h"
 
-#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -11,12 +10,9 @@ constexpr const char* kBehaviour = "Behaviour";
 constexpr const char* kSelection = "Selection and streaming heads";
 constexpr const char* kTiers = "Memory tiers";
 
-// Presets and flags whose mechanism is not built: known, so that a user is told the truth instead
-// of "unknown option".
-constexpr std::array<std::string_view, 2> kUnbuiltPresets = {"sparse-offload", "full"};
-constexpr std::array kUnbuilt = {
-    "--host-memory", "--load-method", "--save-method",       "--admission", "--working-set-window",
-    "--prefill",     "--chunk-size",  "--max-inject-tokens", "--disk-path", "--disk-memory"};
+// Flags whose mechanism is not built: known, so that a user is told the truth instead of "unknown
+// option".
+constexpr std::array kUnbuilt = {"--disk-path", "--disk-memory"};
 
 std::string check_preset(const std::string& name) {
   if (find_preset(name) == nullptr) {
@@ -25,10 +21,6 @@ std::string check_preset(const std::string& name) {
       known += (known.empty() ? "" : ", ") + std::string(preset.name);
     }
     return "preset '" + name + "' is unknown: expected one of " + known;
-  }
-  if (std::ranges::find(kUnbuiltPresets, name) != kUnbuiltPresets.end()) {
-    return "preset '" + name +
-           "' needs memory tiers, which this version does not have: use --preset sparse";
   }
   return {};
 }
@@ -40,7 +32,7 @@ void refuse_unbuilt(CLI::App& command) {
             flag,
             [flag](const std::string&) {
               throw CLI::ValidationError(
-                  flag, "belongs to memory tiers, which this version does not have");
+                  flag, "belongs to the disk tier, which this version does not have");
             },
             "")
         ->group("");
@@ -88,18 +80,58 @@ void add_selection_options(CLI::App& command, KvFlags* f) {
       ->group(kSelection);
 }
 
+void add_tier_options(CLI::App& command, KvFlags* f) {
+  command
+      .add_option("--host-memory", f->host_memory,
+                  "memory for the homes of pages, such as 16GiB (what is free); turns the host "
+                  "tier on")
+      ->group(kTiers);
+  command
+      .add_option("--load-method", f->load_method,
+                  "host to device: auto, memcpy, batched, uva or bulk (auto; sparse-offload "
+                  "memcpy)")
+      ->group(kTiers);
+  command
+      .add_option("--save-method", f->save_method,
+                  "device to host: auto, memcpy, gpu-direct, staged or extents (auto; "
+                  "sparse-offload memcpy)")
+      ->group(kTiers);
+  command
+      .add_option("--admission", f->admission,
+                  "working-set: run what fits the device together; none (full working-set)")
+      ->group(kTiers);
+  command
+      .add_option("--working-set-window", f->working_set_window,
+                  "steps whose selections make a working set (12)")
+      ->check(CLI::Range(1, 4096))
+      ->group(kTiers);
+  command
+      .add_option("--prefill", f->prefill,
+                  "chunked, or layer: one layer of a prompt at a time (full layer)")
+      ->group(kTiers);
+  command.add_option("--chunk-size", f->chunk_size, "prompt rows in a step, with chunked (2048)")
+      ->check(CLI::Range(1, 1 << 24))
+      ->group(kTiers);
+  command
+      .add_option("--max-inject-tokens", f->max_inject_tokens,
+                  "prompt tokens x layers in a step, with layer (2048 x layers)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->group(kTiers);
+}
+
 }  // namespace
 
 void add_kv_options(CLI::App& command, std::string* preset, KvFlags* flags) {
   command
-      .add_option(
-          "--preset", *preset,
-          "attention and memory policy: dense, sparse, lserve or duo; the flags below change "
-          "single values of it")
+      .add_option("--preset", *preset,
+                  "attention and memory policy: dense, sparse, sparse-offload, full, lserve or "
+                  "duo; the flags below change "
+                  "single values of it")
       ->check(CLI::Validator(check_preset, ""))
       ->capture_default_str()
       ->group(kBehaviour);
   add_selection_options(command, flags);
+  add_tier_options(command, flags);
   refuse_unbuilt(command);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "exec/host_tier.h"
+#include "exec/segmented_prefill.h"
 
 namespace engine {
 namespace {
@@ -67,13 +68,15 @@ MemoryPlan::MemoryPlan(const EngineOptions& options, const core::ModelConfig& mo
   if (prefill_ == core::Prefill::kLayer) {
     // The longest prompt, and a step of others beside it.
     activation_pages_ = pages_max() + ceil_div(options.max_num_batched_tokens, options.page_tokens);
-    activation_page_bytes_ = int64_t{options.page_tokens} * model.model_dim * 4;
+    activation_bytes_ = exec::SegmentedPrefillOptions{.activation_pages = activation_pages_,
+                                                      .model_dim = model.model_dim}
+                            .bytes(kv_);
   }
 }
 
 int64_t MemoryPlan::fixed_bytes() const {
   return beside_bytes_ + slot_bytes() * kv_.max_num_seqs + bytes_.open_pages + bytes_.scratch +
-         scratch_frames_ * page_bytes_ + activation_pages_ * activation_page_bytes_;
+         scratch_frames_ * page_bytes_ + activation_bytes_;
 }
 
 int32_t MemoryPlan::rows_min() const {
@@ -97,7 +100,7 @@ void MemoryPlan::describe(ResolvedSizes* sizes) const {
   sizes->scratch_bytes = bytes_.scratch + scratch_frames_ * page_bytes_;
   sizes->tables_bytes = (bytes_.slot_state + slot_tables_) * kv_.max_num_seqs;
   sizes->activation_pages = activation_pages_;
-  sizes->activation_bytes = activation_pages_ * activation_page_bytes_;
+  sizes->activation_bytes = activation_bytes_;
   sizes->block_bytes = tiered_ ? home_bytes_ : bytes_.block_pages;
   sizes->frame_bytes = row_bytes();
 }

@@ -62,7 +62,7 @@ class MemoryPlan {
   int32_t num_columns_ = 0, layer_columns_max_ = 0;  // of a row of frames
   int32_t scratch_frames_ = 0;
   int32_t activation_pages_ = 0;
-  int64_t activation_page_bytes_ = 0;
+  int64_t activation_bytes_ = 0;
 };
 
 }  // namespace engine

@@ -55,7 +55,7 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
 
     def test_what_is_not_built_is_refused_by_name(self):
-        for option, value in (("--preset", "full"), ("--device", "cuda"), ("--disk-path", "kv"), ("--host-memory", "1GiB")):
+        for option, value in (("--device", "cuda"), ("--disk-path", "kv"), ("--disk-memory", "1GiB")):
             done = run("bench", serving.LONGNEEDLE, option, value)
             self.assertNotEqual(done.returncode, 0, option)
             self.assertIn(option, done.stderr + done.stdout)
@@ -66,7 +66,9 @@ class CommandLine(unittest.TestCase):
                                (["--preset", "lserve"], "spillway calibrate"),
                                (["--preset", "duo", "--heads", "no-such-file"], "no-such-file"),
                                (["--preset", "sparse", "--budget", "100"], "give 96 or 128"),
-                               (["--preset", "sparse", "--sink", "64"], "--heads FILE")):
+                               (["--preset", "sparse", "--sink", "64"], "--heads FILE"),
+                               (["--preset", "sparse", "--load-method", "uva"], "needs a host tier"),
+                               (["--preset", "full", "--chunk-size", "512"], "--chunk-size belongs")):
             done = run("bench", serving.LONGNEEDLE, *options)
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn(words, done.stderr)
