@@ -1,0 +1,155 @@
+// Tiered == resident, bit for bit, through the whole engine: longneedle with a device tier that
+// holds a fraction of its requests' KV answers as it does with everything on the device, and the
+// counters say that pages were selected, missed, evicted, saved, and prompts run layer by layer.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "apps/completion.h"
+#include "apps/house.h"
+
+namespace {
+
+std::string data(const std::string& path) {
+  return std::string(SPILLWAY_SOURCE_DIR) + "/" + path;
+}
+
+// `preset` at a budget of 512 tokens, for prompts of up to 4096.
+apps::ServingOptions options(const std::string& preset, const std::string& device_memory) {
+  apps::ServingOptions o;
+  o.model = data("models/longneedle/longneedle-q8_0.gguf");
+  o.preset = preset;
+  o.kv.budget = 512;
+  o.max_model_len = 4096;
+  o.max_num_batched_tokens = 512;
+  o.max_num_seqs = 8;
+  o.device_memory = device_memory;
+  o.threads = 2;
+  o.deterministic = true;
+  return o;
+}
+
+std::vector<nlohmann::json> documents() {
+  std::ifstream file(data("tests/data/needles/needles-2k.jsonl"));
+  std::vector<nlohmann::json> read;
+  for (std::string line; std::getline(file, line);) read.push_back(nlohmann::json::parse(line));
+  return read;
+}
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::vector<uint32_t> bits;  // of the log-probabilities
+  int32_t cached_tokens = 0;
+};
+
+std::shared_ptr<engine::EventStream> ask(apps::House& house, const std::string& text,
+                                         int32_t max_tokens) {
+  core::Request request;
+  request.id = apps::next_request_id();
+  request.prompt = house.tokenizer->encode(text, {});
+  request.policy = {core::AttentionPolicy::Kind::kSparse, 512};
+  request.sampling.temperature = 0.0f;
+  request.sampling.max_tokens = max_tokens;
+  request.sampling.ignore_eos = true;
+  request.sampling.logprobs = 5;
+  request.arrival_us = apps::now_us();
+  auto events = std::make_shared<engine::EventStream>(request, std::function<void()>());
+  house.engine->submit(std::move(request), events).value();
+  return events;
+}
+
+Answer wait(engine::EventStream& events) {
+  Answer answer;
+  for (;;) {
+    const auto event = events.pop_for(std::chrono::seconds(120));
+    if (!event) {
+      ADD_FAILURE() << "no event for two minutes";
+      return answer;
+    }
+    if (event->kind == engine::Event::Kind::kStarted) answer.cached_tokens = event->cached_tokens;
+    if (event->kind == engine::Event::Kind::kToken) {
+      answer.tokens.push_back(event->token);
+      for (const core::TokenLogprob& t : event->logprobs.top) {
+        answer.bits.push_back(std::bit_cast<uint32_t>(t.logprob));
+        answer.bits.push_back(static_cast<uint32_t>(t.token));
+      }
+    }
+    if (event->kind == engine::Event::Kind::kFinished) {
+      EXPECT_NE(event->reason, core::FinishReason::kError) << event->error;
+      return answer;
+    }
+  }
+}
+
+// Six documents with a question each, all at once, then the first two again with another question.
+struct Answers {
+  std::vector<Answer> all;
+  core::EngineSnapshot counters;
+};
+Answers answer_all(const apps::ServingOptions& o) {
+  const auto docs = documents();
+  auto house = apps::build_house(o, /*print_sizes=*/false).value();
+  Answers answers;
+  const auto run = [&](size_t count, size_t item) {
+    std::vector<std::shared_ptr<engine::EventStream>> asked;
+    for (size_t i = 0; i < count; ++i) {
+      const nlohmann::json& doc = docs[i % docs.size()];
+      const std::string text = doc["context"].get<std::string>() + "\n" +
+                               doc["items"][item]["question"].get<std::string>();
+      asked.push_back(ask(*house, text, 40));
+    }
+    for (const auto& events : asked) answers.all.push_back(wait(*events));
+  };
+  run(6, 0);
+  run(2, 1);
+  answers.counters = house->engine->snapshot();
+  const core::KvCounters& kv = answers.counters.kv;
+  std::printf(
+      "%s: %ld steps, %ld pages selected, %ld missed, %ld evicted, %ld to scratch, "
+      "%ld loaded in %ld ms, %ld saved, %ld layers segmented, put back %ld times\n",
+      o.preset.c_str(), answers.counters.steps, kv.pages_selected, kv.pages_missed,
+      kv.pages_evicted, kv.pages_scratch, kv.pages_loaded, kv.load_us / 1000, kv.pages_saved,
+      kv.layers_segmented, answers.counters.put_back);
+  return answers;
+}
+
+void expect_same(const Answers& want, const Answers& got) {
+  ASSERT_EQ(want.all.size(), got.all.size());
+  for (size_t i = 0; i < want.all.size(); ++i) {
+    EXPECT_EQ(want.all[i].tokens, got.all[i].tokens) << "request " << i;
+    EXPECT_EQ(want.all[i].bits, got.all[i].bits) << "request " << i;
+  }
+}
+
+const Answers& resident() {
+  static const Answers answers = answer_all(options("sparse", "1GiB"));
+  return answers;
+}
+
+TEST(TieredEngine, FullPresetInALittleDeviceMemory) {
+  apps::ServingOptions o = options("full", "48MiB");
+  o.kv.host_memory = "512MiB";
+  const Answers got = answer_all(o);
+  expect_same(resident(), got);
+  const core::KvCounters& kv = got.counters.kv;
+  EXPECT_GT(kv.selections, 0);
+  EXPECT_GT(kv.pages_missed, 0);
+  EXPECT_GT(kv.pages_evicted, 0);
+  EXPECT_GT(kv.pages_saved, 0);
+  EXPECT_GT(kv.layers_segmented, 0);
+  EXPECT_LE(kv.device_bytes_peak, 48 << 20);
+  EXPECT_GT(got.all.back().cached_tokens, 0);
+}
+
+TEST(TieredEngine, SparseOffloadWithoutAdmission) {
+  apps::ServingOptions o = options("sparse-offload", "56MiB");
+  o.kv.host_memory = "512MiB";
+  const Answers got = answer_all(o);
+  expect_same(resident(), got);
+  EXPECT_GT(got.counters.kv.pages_missed, 0);
+  EXPECT_EQ(got.counters.kv.layers_segmented, 0);
+}
+
+}  // namespace
