@@ -14,9 +14,8 @@ struct LiveSequence : sched::Sequence {
   RequestTimes times;
   size_t position = 0;  // in the engine's list of live sequences
   bool scheduled =
-      false;  // its first step was planned: it counts no longer as waiting in the mailbox
-  bool holds_lost = false;  // a block of it did not reach its home
-  bool ended = false;       // out of the scheduler; only its last event is still due
+      false;           // its first step was planned: it counts no longer as waiting in the mailbox
+  bool ended = false;  // out of the scheduler; only its last event is still due
 };
 
 }  // namespace engine

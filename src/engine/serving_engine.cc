@@ -306,36 +306,42 @@ void ServingEngine::reset_result() {
 }
 
 void ServingEngine::commit() {
-  const int64_t now_us = clock_();
   scheduler_.commit_disk(result_);
+  if (step_failed_) scheduler_.step_failed(transfers_);
+  // Before others are committed, so that nobody adopts a lost block.
+  drop_lost();
   if (step_failed_) {
     fail_step();
-  } else if (counters_.kv.add(result_.kv); !plan_.segments.empty()) {
-    counters_.working_set_frames = 0;
-    mark_holders_of_lost();
-    size_t i = 0;
-    for (Outcome& outcome : outcomes_) {
-      if (outcome.segment == nullptr) continue;
-      core::SegmentResult& result = result_.segments[i++];
-      counters_.working_set_frames += result.working_set_frames;
-      if (outcome.sequence->holds_lost || !result.error.empty()) {
-        fail(outcome, result.error);
-        continue;
-      }
-      outcome.result = &result;
-      commit_outcome(outcome, now_us);
-    }
-    drop_lost();
+  } else {
+    commit_step();
   }
   refresh_snapshot();
+}
+
+void ServingEngine::commit_step() {
+  const int64_t now_us = clock_();
+  counters_.kv.add(result_.kv);
+  counters_.working_set_frames = 0;
+  size_t i = 0;
+  for (Outcome& outcome : outcomes_) {
+    if (outcome.segment == nullptr) continue;
+    core::SegmentResult& result = result_.segments[i++];
+    counters_.working_set_frames += result.working_set_frames;
+    if (outcome.reason) continue;  // it held a lost block
+    if (!result.error.empty()) {
+      fail(outcome, result.error);
+      continue;
+    }
+    outcome.result = &result;
+    commit_outcome(outcome, now_us);
+  }
 }
 
 // The planned sequences fail, and those whose frames the step was to cut: what the device still has
 // of them is not known.
 void ServingEngine::fail_step() {
-  scheduler_.step_failed(transfers_);
   for (Outcome& outcome : outcomes_) {
-    if (outcome.segment != nullptr) end(outcome, FinishReason::kError);
+    if (outcome.segment != nullptr && !outcome.reason) end(outcome, FinishReason::kError);
   }
   for (const auto& sequence : live_) {
     if (sequence->ended || !sched::Scheduler::is_cut(*sequence, transfers_)) continue;
@@ -347,27 +353,25 @@ void ServingEngine::fail_step() {
 void ServingEngine::fail(Outcome& outcome, const std::string& what) {
   ++counters_.transfers_failed;
   LOG_ERROR("a transfer of request {} failed: {}", core::number(outcome.sequence->request.id),
-            what.empty() ? "its pages did not reach their homes" : what);
+            what);
   end(outcome, FinishReason::kError);
-}
-
-void ServingEngine::mark_holders_of_lost() {
-  for (const core::BlockId block : result_.lost) {
-    for (const auto& sequence : live_) {
-      const auto& held = sequence->kv.blocks;
-      sequence->holds_lost |= std::ranges::find(held, block) != held.end();
-    }
-  }
 }
 
 // Who holds a block holds all that it stands on, so once the holders of the lost ones are gone
 // nobody holds what stands on those.
 void ServingEngine::drop_lost() {
   if (result_.lost.empty()) return;
-  for (const auto& sequence : live_) {
-    if (!sequence->holds_lost || sequence->ended) continue;
+  const auto holds_lost = [&](const LiveSequence& s) {
+    return !s.ended && std::ranges::find_first_of(s.kv.blocks, result_.lost) != s.kv.blocks.end();
+  };
+  constexpr const char* kWhat = "its pages did not reach their homes";
+  for (Outcome& outcome : outcomes_) {
+    if (holds_lost(*outcome.sequence)) fail(outcome, kWhat);
+  }
+  for (const auto& sequence : live_) {  // those that were not in the step
+    if (!holds_lost(*sequence)) continue;
     outcomes_.push_back({.sequence = sequence.get()});
-    fail(outcomes_.back(), {});
+    fail(outcomes_.back(), kWhat);
   }
   for (const core::BlockId block : result_.lost) scheduler_.drop(block);
 }

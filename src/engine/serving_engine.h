@@ -83,9 +83,9 @@ class ServingEngine final : public Engine {
   void run();
   void reset_result();
   void commit();
+  void commit_step();
   void fail_step();
   void fail(Outcome& outcome, const std::string& what);
-  void mark_holders_of_lost();
   void drop_lost();
   void commit_outcome(Outcome& outcome, int64_t now_us);
   void check_finished(Outcome& outcome) const;

@@ -38,8 +38,9 @@ PrefillRows prefill_rows(const PrefillDemand& demand, const TierSizes& sizes, in
   const PrefillRows layered{.own = 1,
                             .buffers = layer_buffer_rows(demand.pages, sizes),
                             .activations = demand.pages - demand.pages_cached};
-  const bool is_easy = resident.rows() <= std::max(rows_easy, layered.rows());
-  return is_easy ? resident : layered;
+  // The buffers need as many rows wherever the cached pages are.
+  const bool is_cheaper = demand.pages <= layered.rows();
+  return is_cheaper || resident.rows() <= rows_easy ? resident : layered;
 }
 
 int32_t prompt_tokens_max(const TierSizes& sizes, int32_t page_tokens, int32_t tokens_max) {

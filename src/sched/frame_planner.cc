@@ -10,6 +10,12 @@ namespace {
 
 constexpr core::FrameId kNoRow{-1};
 
+// Of the shared rows of a promise, those that were there already.
+int32_t num_found(const DeviceShare& device) {
+  const auto is_there = [](const core::SharedFrame& page) { return page.frame != kNoRow; };
+  return static_cast<int32_t>(std::ranges::count_if(device.shared, is_there));
+}
+
 }  // namespace
 
 FramePlanner::FramePlanner(const TierSizes& sizes, int32_t max_num_seqs,
@@ -108,12 +114,9 @@ void FramePlanner::promise(Sequence& s, const PrefillRows& rows) {
       device.shared.push_back({page, row.value_or(kNoRow)});
       if (!row) continue;
       frames_.hold(*row);
-      if (device.pinned) {
-        pin(*row);
-      } else {
-        ++base_;
-      }
+      if (device.pinned) pin(*row);
     }
+    if (!device.pinned) base_ += num_found(device);
   }
   for (int32_t i = 0; i < rows.activations; ++i) {
     device.activations.push_back(activations_free_.back());
@@ -149,7 +152,7 @@ void FramePlanner::share_out_evenly(std::span<Sequence* const> running) {
   for (const Sequence* s : running) {
     const DeviceShare& device = s->device;
     if (device.promise) {
-      left -= device.promise->rows();
+      left -= device.promise->rows() + (device.pinned ? 0 : num_found(device));
     } else if (device.pinned) {
       left -= static_cast<int32_t>(device.own.size() + device.layer_buffers.size());
     } else {
@@ -220,13 +223,14 @@ void FramePlanner::give(std::span<Sequence* const> running, core::TransferPlan* 
   if (sizes_.admission == core::Admission::kNone) share_out_evenly(running);
   make_room(running, promised_);
   for (Sequence* s : running) {
+    if (s->device.promise) keep_promise(*s, transfers);
+  }
+  // Who had to let go of shared rows may now have fewer than it needs.
+  for (Sequence* s : running) {
     DeviceShare& device = s->device;
-    if (device.promise) {
-      keep_promise(*s, transfers);
-    } else if (!device.pinned && !s->planned.empty()) {
-      frames_.append(&device.own,
-                     std::clamp(device.need - device.rows(), 0, frames_.num_available()));
-    }
+    if (device.pinned || s->planned.empty()) continue;
+    frames_.append(&device.own,
+                   std::clamp(device.need - device.rows(), 0, frames_.num_available()));
   }
   give_leftovers(running);
   transfers->cuts.insert(transfers->cuts.end(), cuts_.begin(), cuts_.end());

@@ -450,7 +450,9 @@ void Scheduler::check_integrity() const {
     CHECK(s->overtaken <= kOvertakenMax, "sequence {} was overtaken {} times", core::number(s->id),
           s->overtaken);
   }
-  for (const Sequence* s : waiting_) CHECK(s->kv.blocks.empty() && !s->slot && s->computed == 0);
+  for (const Sequence* s : waiting_) {
+    CHECK(s->kv.blocks.empty() && !s->slot && s->computed == 0 && s->overtaken <= kOvertakenMax);
+  }
   CHECK(running_.size() + slots_free_.size() == slots.size());
   CHECK(std::ranges::is_sorted(running_, is_older) && std::ranges::is_sorted(waiting_, is_older));
   CHECK(tiered() || running_.empty() || waiting_.empty() ||
