@@ -7,7 +7,6 @@
 #include "base/check.h"
 
 namespace sim {
-namespace {
 
 using core::RowKind;
 using core::TokenId;
@@ -18,8 +17,6 @@ uint64_t mix(uint64_t a, uint64_t b) {  // splitmix64 over both
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
   return z ^ (z >> 31);
 }
-
-}  // namespace
 
 uint64_t first_chain(const core::SamplingParams& sampling) {
   return mix(1, sampling.seed);
@@ -68,31 +65,38 @@ const SimExecutor::Row& SimExecutor::row(std::span<const core::BlockId> blocks,
   return rows_[static_cast<size_t>(block) * options_.page_tokens + position % options_.page_tokens];
 }
 
-void SimExecutor::check_plan(const core::StepPlan& plan, const core::TransferPlan& transfers) {
-  int32_t num_rows = 0;
+void check_plan_shape(const core::StepPlan& plan, const ExecutorOptions& options) {
+  int32_t num_rows = 0, rows_together = 0;
   bool prompts_began = false;
   std::set<core::SeqId> seqs;
   std::set<int32_t> slots;
-  std::set<const Row*> written;
   for (const core::Segment& s : plan.segments) {
     num_rows += s.token_end - s.token_begin;
+    if (s.layer_buffers.empty()) rows_together += s.token_end - s.token_begin;
     CHECK(s.token_begin >= 0 && s.token_begin < s.token_end, "an empty segment");
     CHECK(s.token_end <= std::ssize(s.tokens) && s.sampling != nullptr);
     CHECK(s.logits_begin >= s.token_begin && s.logits_begin <= s.token_end);
     CHECK(!s.sample || (s.token_end == std::ssize(s.tokens) && s.logits_begin < s.token_end));
     CHECK(seqs.insert(s.seq).second && slots.insert(s.slot).second, "a sequence or slot twice");
-    CHECK(s.slot >= 0 && s.slot < options_.max_num_seqs, "slot {}", s.slot);
+    CHECK(s.slot >= 0 && s.slot < options.max_num_seqs, "slot {}", s.slot);
     CHECK(s.kind == RowKind::kPrompt || !prompts_began, "a decode behind a prompt chunk");
     CHECK((s.kind == RowKind::kPrompt) == (s.token_end <= s.prompt_len) &&
               (s.kind == RowKind::kDecode) == (s.token_begin >= s.prompt_len),
           "rows of two kinds in one segment");
     prompts_began |= s.kind == RowKind::kPrompt;
+  }
+  CHECK(num_rows == plan.num_rows && rows_together <= options.max_num_batched_tokens, "{} rows",
+        num_rows);
+}
+
+void SimExecutor::check_plan(const core::StepPlan& plan, const core::TransferPlan& transfers) {
+  check_plan_shape(plan, options_);
+  std::set<const Row*> written;
+  for (const core::Segment& s : plan.segments) {
     for (int32_t p = s.token_begin; p < s.token_end; ++p) {
       CHECK(written.insert(&row(s.blocks, p)).second, "two rows of the step in one place");
     }
   }
-  CHECK(num_rows == plan.num_rows && num_rows <= options_.max_num_batched_tokens, "{} rows",
-        num_rows);
   for (const core::BlockCopy& c : transfers.copies) {
     CHECK(c.from != c.to && c.num_tokens > 0 && c.num_tokens < options_.page_tokens,
           "a copy of {} tokens from {} to {}", c.num_tokens, core::index(c.from),

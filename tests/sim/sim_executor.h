@@ -30,24 +30,31 @@ struct ExecutorOptions {
   bool kinds_count = false;
 };
 
-class SimExecutor : public exec::Executor {
+// What storms ask of an executor beside running steps.
+class StormExecutor : public exec::Executor {
+ public:
+  // The next run() spoils what it was to write and fails.
+  virtual void fail_next() = 0;
+  // CHECKs that the sequence's computed rows are in its blocks, or where they wait to get there.
+  virtual void check_pages(const sched::Sequence& sequence) const = 0;
+  // Whether prompt kernels alone made the block's rows and all that they stand on.
+  virtual bool is_prompt_made(core::BlockId block) const = 0;
+  virtual int64_t rows_copied() const { return 0; }
+  virtual int64_t decode_replays() const = 0;  // segments with several kDecode rows
+};
+
+class SimExecutor : public StormExecutor {
  public:
   explicit SimExecutor(const ExecutorOptions& options);
 
   base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                          core::StepResult* result) override;
 
-  // The next run() spoils the rows it was to write and fails.
-  void fail_next() { fail_next_ = true; }
-
-  // CHECKs that the sequence's computed rows are in its blocks.
-  void check_pages(const sched::Sequence& sequence) const;
-
-  // Whether prompt kernels alone made the block's rows and all that they stand on.
-  bool is_prompt_made(core::BlockId block) const;
-
-  int64_t rows_copied() const { return rows_copied_; }
-  int64_t decode_replays() const { return decode_replays_; }  // segments with several kDecode rows
+  void fail_next() override { fail_next_ = true; }
+  void check_pages(const sched::Sequence& sequence) const override;
+  bool is_prompt_made(core::BlockId block) const override;
+  int64_t rows_copied() const override { return rows_copied_; }
+  int64_t decode_replays() const override { return decode_replays_; }
 
  private:
   struct Row {
@@ -69,6 +76,10 @@ class SimExecutor : public exec::Executor {
   int64_t decode_replays_ = 0;
 };
 
+// CHECKs what every plan must be, whatever the tiers.
+void check_plan_shape(const core::StepPlan& plan, const ExecutorOptions& options);
+
+uint64_t mix(uint64_t a, uint64_t b);
 // The chain value of a row, from the one before it (of position 0: first_chain).
 uint64_t first_chain(const core::SamplingParams& sampling);
 uint64_t next_chain(uint64_t chain, core::TokenId token, bool is_generated, bool kinds_count);

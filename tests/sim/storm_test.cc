@@ -1,12 +1,14 @@
 // Goal: no storm of requests makes the serving brain wrong. Method: the real engine, scheduler and
-// KV bookkeeping over a simulated executor that checks every page it reads (sim_executor.h) and a
-// simulated clock. A seed decides everything: sizes, prompts that share prefixes, salts, arrivals,
-// cancellations, cache resets, device failures. After every step all invariants are checked; what
+// KV bookkeeping over a simulated executor that checks every page it reads (sim_executor.h; with a
+// host tier tiered_executor.h) and a simulated clock. A seed decides everything: sizes, tiers,
+// prompts that share prefixes, salts, arrivals, cancellations, cache resets, slow and failing
+// transfers, device failures. After every step all invariants are checked; what
 // each request streamed is compared with the oracle; at the end nothing may be left.
 //
 // SPILLWAY_SIM_SEED=n runs seed n alone, with its trace.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +20,7 @@
 #include "base/log.h"
 #include "engine/serving_engine.h"
 #include "sim/sim_executor.h"
+#include "sim/tiered_executor.h"
 
 namespace sim {
 namespace {
@@ -26,7 +29,7 @@ using core::FinishReason;
 using core::TokenId;
 using engine::Event;
 
-constexpr int kSeeds = 1500;
+constexpr int kSeeds = 2000;
 constexpr int kTurns = 250;
 constexpr int32_t kVocab = 40;
 constexpr TokenId kEos = 0;
@@ -44,6 +47,8 @@ void print_seed(int) {
 struct Coverage {
   int64_t preemptions = 0, hits = 0, rows_copied = 0, decode_replays = 0, aborted = 0, failed = 0;
   int64_t stopped = 0, length = 0, refused = 0, tagged = 0, prompt_logprobs = 0, steps = 0;
+  int64_t put_back = 0, transfers_failed = 0, shared = 0;
+  core::KvCounters kv;
 };
 
 struct Setup {
@@ -51,7 +56,9 @@ struct Setup {
   engine::ResolvedSizes sizes;
   core::ModelConfig model;
   int vocab_prompt = 0;  // prompts draw from few tokens, so that they share heads of blocks
-  double arrivals = 0, cancels = 0, failures = 0, resets = 0;
+  double arrivals = 0, cancels = 0, failures = 0, resets = 0, transfer_failures = 0;
+  int prompt_max = 0;
+  bool tiered() const { return sizes.num_frames > 0; }
 };
 
 class Dice {
@@ -66,6 +73,22 @@ class Dice {
   std::mt19937_64 random_;
 };
 
+// Frames for one sequence at least, and seldom for all.
+void draw_tiers(Dice& dice, Setup* s) {
+  s->model.num_layers = dice.chance(0.1) ? 1 : dice.range(2, 5);
+  s->model.num_kv_heads = dice.range(1, 2);
+  core::TierOptions& tiers = s->options.tiers;
+  tiers.prefill = dice.chance(0.7) ? core::Prefill::kLayer : core::Prefill::kChunked;
+  tiers.admission = dice.chance(0.7) ? core::Admission::kWorkingSet : core::Admission::kNone;
+  tiers.chunk_tokens = dice.range(1, 100);
+  tiers.max_inject_tokens = dice.chance(0.3) ? 0 : dice.range(1, 300);
+  tiers.working_set_window = dice.range(1, 12);
+  s->options.sparse.budget_tokens = dice.chance(0.1) ? 0 : s->sizes.page_tokens * dice.range(2, 6);
+  s->sizes.num_frames = dice.range(2, dice.chance(0.7) ? 20 : 80);
+  s->sizes.activation_pages = dice.range(1, dice.chance(0.5) ? 8 : 60);
+  s->transfer_failures = dice.chance(0.6) ? 0 : 0.002;
+}
+
 Setup draw_setup(Dice& dice) {
   Setup s;
   s.options.prefix_cache = dice.chance(0.9);
@@ -76,10 +99,23 @@ Setup draw_setup(Dice& dice) {
   s.model.eos = {kEos};
   s.sizes.page_tokens = 1 << dice.range(0, 4);
   s.sizes.num_blocks = dice.range(3, dice.chance(0.5) ? 12 : 60);
+  const bool tiered = dice.chance(0.6);
+  if (tiered) s.sizes.num_blocks += dice.range(0, 60);
   const int tokens_max = s.sizes.num_blocks * s.sizes.page_tokens;
   s.sizes.context_max = std::max(2, dice.chance(0.5) ? tokens_max : tokens_max / 2);
   s.sizes.max_num_seqs = dice.range(1, 8);
   s.sizes.max_num_batched_tokens = s.sizes.max_num_seqs + dice.range(0, 40);
+  if (tiered) draw_tiers(dice, &s);
+  s.prompt_max = s.sizes.context_max;
+  if (s.tiered()) {
+    s.prompt_max =
+        sched::prompt_tokens_max({.num_frames = s.sizes.num_frames,
+                                  .num_columns = s.model.num_layers * s.model.num_kv_heads,
+                                  .layer_columns_max = s.model.num_kv_heads,
+                                  .activation_pages = s.sizes.activation_pages,
+                                  .prefill = s.options.tiers.prefill},
+                                 s.sizes.page_tokens, s.sizes.context_max);
+  }
   s.vocab_prompt = dice.range(1, 4);
   s.arrivals = dice.range(5, 90) / 100.0;
   s.cancels = dice.chance(0.7) ? 0.05 : 0.3;
@@ -88,25 +124,40 @@ Setup draw_setup(Dice& dice) {
   return s;
 }
 
+std::unique_ptr<StormExecutor> make_executor(const Setup& s, uint64_t seed) {
+  const ExecutorOptions base{.num_blocks = s.sizes.num_blocks,
+                             .page_tokens = s.sizes.page_tokens,
+                             .max_num_seqs = s.sizes.max_num_seqs,
+                             .max_num_batched_tokens = s.sizes.max_num_batched_tokens,
+                             .vocab_size = kVocab,
+                             .kinds_count = s.options.deterministic};
+  if (!s.tiered()) return std::make_unique<SimExecutor>(base);
+  return std::make_unique<TieredExecutor>(
+      TieredOptions{.base = base,
+                    .num_frames = s.sizes.num_frames,
+                    .num_layers = s.model.num_layers,
+                    .layer_columns = s.model.num_kv_heads,
+                    .activation_pages = s.sizes.activation_pages,
+                    .working_set_window = s.options.tiers.working_set_window,
+                    .seed = seed,
+                    .load_failures = s.transfer_failures,
+                    .save_failures = s.transfer_failures});
+}
+
 class Storm {
  public:
   explicit Storm(uint64_t seed)
       : dice_(seed),
         setup_(draw_setup(dice_)),
-        executor_({.num_blocks = setup_.sizes.num_blocks,
-                   .page_tokens = setup_.sizes.page_tokens,
-                   .max_num_seqs = setup_.sizes.max_num_seqs,
-                   .max_num_batched_tokens = setup_.sizes.max_num_batched_tokens,
-                   .vocab_size = kVocab,
-                   .kinds_count = setup_.options.deterministic}),
-        engine_(engine::make_engine(setup_.options, setup_.sizes, setup_.model, executor_, "sim",
+        executor_(make_executor(setup_, seed)),
+        engine_(engine::make_engine(setup_.options, setup_.sizes, setup_.model, *executor_, "sim",
                                     [this] { return now_us_; })) {}
 
   void run(Coverage* coverage) {
     for (int turn = 0; turn < kTurns; ++turn) {
       while (dice_.chance(setup_.arrivals) && !HasFailure()) submit_one();
       if (dice_.chance(setup_.cancels)) cancel_one();
-      if (dice_.chance(setup_.failures)) executor_.fail_next();
+      if (dice_.chance(setup_.failures)) executor_->fail_next();
       if (dice_.chance(setup_.resets)) engine_->reset_prefix_cache();
       step();
       if (HasFailure()) return;
@@ -115,8 +166,8 @@ class Storm {
     const core::EngineSnapshot s = engine_->snapshot();
     coverage->preemptions += s.preemptions;
     coverage->hits += s.prefix_cache_hits;
-    coverage->rows_copied += executor_.rows_copied();
-    coverage->decode_replays += executor_.decode_replays();
+    coverage->rows_copied += executor_->rows_copied();
+    coverage->decode_replays += executor_->decode_replays();
     coverage->aborted += s.requests_aborted;
     coverage->failed += s.requests_failed;
     coverage->stopped += s.requests_finished_stop;
@@ -125,6 +176,10 @@ class Storm {
     coverage->steps += s.steps;
     coverage->tagged += tagged_;
     coverage->prompt_logprobs += prompt_logprobs_;
+    coverage->put_back += s.put_back;
+    coverage->transfers_failed += s.transfers_failed;
+    coverage->shared += shared_;
+    coverage->kv.add(s.kv);
   }
 
   const std::string& trace() const { return trace_; }
@@ -189,6 +244,11 @@ class Storm {
       ASSERT_EQ(submitted.error().code, base::Code::kTooLarge);
       return;
     }
+    if (std::ssize(client.request.prompt) > setup_.prompt_max) {
+      ASSERT_FALSE(submitted.ok());
+      ASSERT_EQ(submitted.error().code, base::Code::kTooLarge);
+      return;
+    }
     if (!submitted.ok()) {
       ASSERT_EQ(submitted.error().code, base::Code::kOverloaded);
       ASSERT_GE(waiting, setup_.options.inbox_capacity);
@@ -218,15 +278,16 @@ class Storm {
       ASSERT_EQ(engine_->ledger().index().num_generated(), 0);
     }
     for (const sched::Sequence* s : engine_->scheduler().running()) {
-      executor_.check_pages(*s);
+      executor_->check_pages(*s);
       const std::pair admission(core::number(s->id), s->preemptions);
       ASSERT_EQ(slots_.emplace(admission, s->slot.value()).first->second, *s->slot);
+      shared_ += std::ssize(s->device.shared);
     }
     check_tags();
     check_nobody_is_forgotten(ran);
     read_events();
-    trace("step {} free {} cached {}\n", steps, engine_->ledger().pool().num_free(),
-          engine_->ledger().pool().num_cached());
+    trace("step {} free {} cached {} rows {}\n", steps, engine_->ledger().pool().num_free(),
+          engine_->ledger().pool().num_cached(), engine_->scheduler().frames().num_free());
   }
 
   // A block without the tag holds what any prompt would have made.
@@ -235,7 +296,7 @@ class Storm {
     for (int32_t i = 0; i < setup_.sizes.num_blocks; ++i) {
       const core::BlockId block{i};
       if (!index.contains(block) || index.generated(block)) continue;
-      ASSERT_TRUE(executor_.is_prompt_made(block)) << "block " << i << " hides generated rows";
+      ASSERT_TRUE(executor_->is_prompt_made(block)) << "block " << i << " hides generated rows";
     }
   }
 
@@ -248,7 +309,9 @@ class Storm {
     if (scheduler.running().empty()) return;
     const sched::Sequence* oldest = scheduler.running().front();
     const auto known = progress_.find(core::number(oldest->id));
-    const std::pair now(oldest->num_tokens(), oldest->computed);
+    const auto& layers = oldest->layers;
+    const std::array now{oldest->num_tokens(), oldest->computed, layers ? layers->layer : 0,
+                         layers ? layers->token : 0};
     if (known != progress_.end()) {
       ASSERT_GT(now, known->second) << "the oldest stands still";
     }
@@ -315,6 +378,7 @@ class Storm {
     }
     if (event.reason == FinishReason::kError) {
       EXPECT_FALSE(event.error.empty());
+      EXPECT_GT(setup_.failures + setup_.transfer_failures, 0);
       return;
     }
     // Where the stop rules end the oracle's tokens.
@@ -352,7 +416,7 @@ class Storm {
     }
     // Alone, each of those left needs at most one step a token, replays after preemptions aside;
     // they overlap.
-    for (int i = 0; !clients_.empty() && i < 40 * setup_.sizes.context_max; ++i) {
+    for (int i = 0; !clients_.empty() && i < 100 * setup_.sizes.context_max; ++i) {
       step();
       if (HasFailure()) return;
     }
@@ -363,6 +427,7 @@ class Storm {
     ASSERT_EQ(s.blocks_free + s.blocks_cached, s.blocks_total);
     engine_->reset_prefix_cache();
     ASSERT_EQ(engine_->snapshot().blocks_free, s.blocks_total);
+    ASSERT_EQ(engine_->snapshot().frames_free, engine_->snapshot().frames_total);
     ASSERT_EQ(engine_->ledger().index().num_roots(), 0);
     engine_->check_integrity();
   }
@@ -374,16 +439,17 @@ class Storm {
 
   Dice dice_;
   const Setup setup_;
-  SimExecutor executor_;
+  std::unique_ptr<StormExecutor> executor_;
   int64_t now_us_ = 1;
   std::unique_ptr<engine::ServingEngine> engine_;
   std::map<uint64_t, Client> clients_;
-  std::map<uint64_t, std::pair<int32_t, int32_t>> progress_;
+  std::map<uint64_t, std::array<int32_t, 4>> progress_;
   std::map<std::pair<uint64_t, int32_t>, int32_t> slots_;  // by sequence and admission
   std::vector<std::vector<TokenId>> texts_;
   uint64_t requests_ = 0;
   int64_t tagged_ = 0;
   int64_t prompt_logprobs_ = 0;
+  int64_t shared_ = 0;  // pages in shared rows, over all steps
   bool draining_ = false;
   std::string trace_;
 };
@@ -424,7 +490,15 @@ TEST_F(StormTest, NothingIsWrongOrLeftUnderAnySeed) {
            {"ended by length", coverage.length},
            {"refused", coverage.refused},
            {"tagged blocks", coverage.tagged},
-           {"prompt log-probabilities", coverage.prompt_logprobs}}) {
+           {"prompt log-probabilities", coverage.prompt_logprobs},
+           {"put back", coverage.put_back},
+           {"failed transfers", coverage.transfers_failed},
+           {"pages in shared rows", coverage.shared},
+           {"pages missed", coverage.kv.pages_missed},
+           {"pages evicted", coverage.kv.pages_evicted},
+           {"pages in scratch", coverage.kv.pages_scratch},
+           {"pages saved", coverage.kv.pages_saved},
+           {"layers segmented", coverage.kv.layers_segmented}}) {
     std::printf("%-26s %lld\n", what, static_cast<long long>(count));
     EXPECT_GT(count, 500) << what << " hardly happened";
   }
