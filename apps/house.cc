@@ -11,6 +11,7 @@
 
 #include "apps/completion.h"
 #include "apps/heads_file.h"
+#include "apps/model_digest.h"
 #include "base/log.h"
 #include "base/sizes.h"
 #include "engine/memory_plan.h"
@@ -175,6 +176,19 @@ exec::HostTierOptions host_tier(const engine::EngineOptions& e,
           .transfers = {.load = e.tiers.load, .save = e.tiers.save}};
 }
 
+// Pages on disk outlive the process: what they were made with is the model itself, this program and
+// its kernels.
+std::string lasting_fingerprint(const House& house) {
+  return fmt::format("{}|{}|{}|{}", fingerprint(house), model_digest(*house.files),
+                     SPILLWAY_VERSION, device::isa_name(house.isa));
+}
+
+exec::DiskTierOptions disk_tier(const engine::EngineOptions& e, const std::string& fingerprint) {
+  return {.path = e.tiers.disk_path,
+          .capacity_bytes = e.tiers.disk_memory_bytes,
+          .fingerprint = fingerprint};
+}
+
 base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
                                exec::SelectionTap* tap, House* house) {
   const core::ModelConfig& c = house->files->config;
@@ -184,6 +198,8 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
   house->sizes = sizes;
   house->budget_tokens = e.sparse.budget_tokens;
   if (print_sizes) fmt::print(stderr, "{}", engine::format_table(sizes));
+  const bool has_disk = e.tiers.host_memory_bytes && !e.tiers.disk_path.empty();
+  const std::string made_with = has_disk ? lasting_fingerprint(*house) : fingerprint(*house);
   const int64_t begin_us = now_us();
   ASSIGN_OR_RETURN(
       house->model,
@@ -205,12 +221,13 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
   if (e.tiers.host_memory_bytes) {
     executor.tier = host_tier(e, sizes);
     executor.prefill = {.activation_pages = sizes.activation_pages, .model_dim = c.model_dim};
+    if (has_disk) executor.disk = disk_tier(e, made_with);
   }
   executor.eos.insert(executor.eos.end(), e.eog_tokens.begin(), e.eog_tokens.end());
   ASSIGN_OR_RETURN(house->executor,
                    exec::CpuExecutor::create(*house->stream, ops, *house->model, c, executor));
-  auto engine = std::make_unique<engine::ServingEngine>(e, sizes, c, *house->executor,
-                                                        fingerprint(*house), engine::monotonic_us);
+  auto engine = std::make_unique<engine::ServingEngine>(e, sizes, c, *house->executor, made_with,
+                                                        engine::monotonic_us);
   engine->start();
   house->engine = std::move(engine);
   return {};
