@@ -29,10 +29,12 @@ uint64_t hash(const std::byte* bytes, int64_t count) {
 AttentionOracle* AttentionOracle::current_ = nullptr;
 
 AttentionOracle::AttentionOracle(device::Stream& stream, const ops::OpTable& real,
-                                 const exec::KvOptions& options, int32_t num_q_heads)
+                                 model::Model& model, const exec::KvOptions& options,
+                                 int32_t num_q_heads)
     : stream_(stream),
       real_(real),
       watched_(real),
+      model_(model),
       options_(options),
       num_q_heads_(num_q_heads),
       columns_(static_cast<size_t>(options.num_layers * options.num_kv_heads)) {
@@ -72,6 +74,18 @@ void AttentionOracle::report(int32_t head, int32_t position, std::string what) {
   mismatches_.push_back({args_->layer, head, position, std::move(what)});
 }
 
+void AttentionOracle::forward(const model::ForwardArgs& args) {
+  if (!args.positions.empty()) {
+    token_begin_ = args.positions.front();
+    token_end_ = args.positions.back() + 1;
+    CHECK(token_end_ - token_begin_ == std::ssize(args.positions), "rows of several sequences");
+  }
+  inner_ = args.attention;
+  model::ForwardArgs watched = args;
+  watched.attention = this;
+  model_.forward(watched);
+}
+
 void AttentionOracle::attend(const model::AttendArgs& args) {
   args_ = &args;
   reads_.clear();
@@ -83,7 +97,7 @@ void AttentionOracle::attend(const model::AttendArgs& args) {
 // K and V into pages, the pages that are full into statistics, and the queries aside.
 void AttentionOracle::keep_rows(const model::AttendArgs& args) {
   const core::PageShape& page = options_.page;
-  const int32_t rows = segment_->token_end - segment_->token_begin;
+  const int32_t rows = token_end_ - token_begin_;
   const int64_t width = int64_t{num_q_heads_} * page.head_dim;
   q_.resize(static_cast<size_t>(rows * width));
   for (int32_t row = 0; row < rows; ++row) {
@@ -93,10 +107,10 @@ void AttentionOracle::keep_rows(const model::AttendArgs& args) {
   for (int32_t head = 0; head < options_.num_kv_heads; ++head) {
     heads.push_back({.base = column(args.layer, head).pages.data()});
   }
-  const ops::AttentionSegment segment{.kind = segment_->kind,
+  const ops::AttentionSegment segment{.kind = core::RowKind::kPrompt,
                                       .row_begin = 0,
                                       .row_end = rows,
-                                      .position_begin = segment_->token_begin,
+                                      .position_begin = token_begin_,
                                       .frames = table_.data()};
   ops::reference::kv_write(stream_, {.kv = {page, heads},
                                      .k = args.k,
@@ -106,8 +120,7 @@ void AttentionOracle::keep_rows(const model::AttendArgs& args) {
                                      .segments = {&segment, 1}});
   for (int32_t head = 0; head < options_.num_kv_heads; ++head) {
     Column& c = column(args.layer, head);
-    for (int32_t i = segment_->token_begin / page.page_tokens;
-         i < segment_->token_end / page.page_tokens; ++i) {
+    for (int32_t i = token_begin_ / page.page_tokens; i < token_end_ / page.page_tokens; ++i) {
       const std::byte* bytes = c.pages.data() + i * page.page_bytes();
       const ops::PageStatsItem item{bytes, c.stats.data() + i * page.stats_bytes()};
       ops::reference::page_stats(stream_, {page, options_.sparse.page_stats, {&item, 1}});
@@ -128,8 +141,7 @@ void AttentionOracle::check_statistics(const ops::PageScoreArgs& args) {
       ++stats_checked_;
       if (std::memcmp(item.stats + core::index(item.blocks[i]) * stats_bytes,
                       c.stats.data() + i * stats_bytes, static_cast<size_t>(stats_bytes)) != 0) {
-        report(head, segment_->token_begin + row,
-               fmt::format("statistics of page {} are not its keys'", i));
+        report(head, token_begin_ + row, fmt::format("statistics of page {} are not its keys'", i));
       }
     }
   }
@@ -188,7 +200,7 @@ void AttentionOracle::check(const model::AttendArgs& args, const Read& read) {
 std::string AttentionOracle::check_selection(const Read& read) {
   const Column& c = column(args_->layer, read.head);
   const int32_t own = read.position / options_.page.page_tokens;
-  const int32_t budget = segment_->policy.budget_tokens / options_.page.page_tokens;
+  const int32_t budget = options_.sparse.budget_tokens / options_.page.page_tokens;
   if (std::ranges::adjacent_find(read.pages, std::ranges::greater_equal()) != read.pages.end()) {
     return "pages do not rise";
   }

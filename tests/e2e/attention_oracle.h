@@ -1,10 +1,11 @@
 // What attention under selection must do, computed beside it with the reference ops and compared,
 // for every (layer, KV head) by itself.
 //
-// A LayerAttention around another one. It keeps pages and statistics of its own, made by the
-// reference ops from the rows that the model gives, and it stands between the inner one and its
-// ops (ops() is the table to create that one with), so it sees the frames and statistics that are
-// really read, whatever tier or table they came from. Of each row under selection it checks:
+// It is a model around a model, to be given to an executor in its place: it puts itself around the
+// attention of each pass, and between attention and its ops (ops() is the table to create the
+// executor with). It keeps pages and statistics of its own, made by the reference ops from the rows
+// that the model gives, and sees the frames and statistics that are really read, whatever tier,
+// buffer or table they came from. Of each row under selection it checks:
 //
 //   statistics  those scored are the reference's, bit for bit, page by page
 //   frames      each frame read holds, byte for byte, a page of this sequence, layer and head
@@ -12,17 +13,17 @@
 //               scores higher than one taken; used again when the interval says so
 //   output      reference attention over those pages of its own
 //
-// One sequence, whole passes, KV that is not quantised. Thread: the engine's. One at a time in a
+// One sequence, KV that is not quantised. Thread: the engine's. One at a time in a
 // process.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "core/step.h"
 #include "device/stream.h"
 #include "exec/kv_plan.h"
 #include "model/model.h"
@@ -35,20 +36,19 @@ struct Mismatch {
   std::string what;
 };
 
-class AttentionOracle final : public model::LayerAttention {
+class AttentionOracle final : public model::Model, private model::LayerAttention {
  public:
-  AttentionOracle(device::Stream& stream, const ops::OpTable& real, const exec::KvOptions& options,
-                  int32_t num_q_heads);
+  AttentionOracle(device::Stream& stream, const ops::OpTable& real, model::Model& model,
+                  const exec::KvOptions& options, int32_t num_q_heads);
   ~AttentionOracle() override;
 
   // The real ops, with those watched that read statistics and pages.
   const ops::OpTable& ops() const { return watched_; }
-  void watch(model::LayerAttention* inner) { inner_ = inner; }
 
-  // Once a step, before the inner one's own. REQUIRES: one segment, which lives as long as the
-  // step.
-  void begin_step(const core::StepPlan& plan) { segment_ = &plan.segments.at(0); }
-  void attend(const model::AttendArgs& args) override;
+  void forward(const model::ForwardArgs& args) override;
+  void logits(std::span<const int32_t> rows, float* out) override { model_.logits(rows, out); }
+  int64_t weight_bytes() const override { return model_.weight_bytes(); }
+  int64_t workspace_bytes() const override { return model_.workspace_bytes(); }
 
   // Since the last call.
   std::vector<Mismatch> take_mismatches() { return std::exchange(mismatches_, {}); }
@@ -87,6 +87,7 @@ class AttentionOracle final : public model::LayerAttention {
   Column& column(int32_t layer, int32_t head) {
     return columns_[static_cast<size_t>(layer * options_.num_kv_heads + head)];
   }
+  void attend(const model::AttendArgs& args) override;
   void keep_rows(const model::AttendArgs& args);
   void check_statistics(const ops::PageScoreArgs& args);
   void read_frames(const ops::AttentionArgs& args);
@@ -100,10 +101,11 @@ class AttentionOracle final : public model::LayerAttention {
   device::Stream& stream_;
   const ops::OpTable& real_;
   ops::OpTable watched_;
+  model::Model& model_;
   const exec::KvOptions options_;
   const int32_t num_q_heads_;
-  model::LayerAttention* inner_ = nullptr;
-  const core::Segment* segment_ = nullptr;
+  model::LayerAttention* inner_ = nullptr;   // of the running pass
+  int32_t token_begin_ = 0, token_end_ = 0;  // of it
   const model::AttendArgs* args_ = nullptr;  // of the running layer
   std::vector<float> q_;                     // (T, Hq, D) of it: `out` overwrites them
   std::vector<Read> reads_;                  // of it
