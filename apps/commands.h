@@ -50,6 +50,21 @@ struct TraceOptions {
 };
 base::Result<void> trace(const TraceOptions& options);
 
+struct CalibrateOptions {
+  ServingOptions serving;      // model, threads and instruction set
+  std::string output;          // -o: the heads file
+  double share = 0.5;          // of the heads to stream
+  int32_t sink = 128;          // tokens
+  int32_t local = 1024;        // tokens
+  int32_t context = 8192;      // tokens of a document
+  int32_t documents = 2;       // to measure on, and as many to judge on
+  int32_t questions = 16;      // of a document
+  int32_t random_choices = 5;  // to compare with
+  uint64_t seed = 1;
+  std::string text_file;  // "" = made-up sentences
+};
+base::Result<void> calibrate(const CalibrateOptions& options);
+
 base::Result<void> inspect(const std::string& model, const std::string& load_format);
 
 base::Result<void> serve(const ServingOptions& options, const ListenOptions& listen);

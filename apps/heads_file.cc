@@ -119,7 +119,8 @@ base::Result<core::HeadKinds> read_heads(const std::string& path, int32_t num_la
   return parse_heads(path, text, num_layers, num_kv_heads, instead);
 }
 
-std::string format_heads(const std::string& model, const core::HeadKinds& kinds) {
+std::string format_heads(const std::string& model, const core::HeadKinds& kinds,
+                         const std::string& calibration) {
   core::HeadKind streaming{.sink = 0, .local = 1};
   json layers = json::array();
   for (int32_t layer = 0; layer < kinds.num_layers; ++layer) {
@@ -143,7 +144,9 @@ std::string format_heads(const std::string& model, const core::HeadKinds& kinds)
     text += fmt::format("  {}{}\n", layers[layer].get<std::string>(),
                         layer + 1 < layers.size() ? "," : "");
   }
-  return text + " ]}\n";
+  text += " ]";
+  if (!calibration.empty()) text += ",\n \"calibration\": " + calibration;
+  return text + "}\n";
 }
 
 core::HeadKinds merge_heads(const core::HeadKinds& model, const core::HeadKinds& file) {

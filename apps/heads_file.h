@@ -31,8 +31,10 @@ base::Result<core::HeadKinds> parse_heads(const std::string& path, const std::st
 base::Result<core::HeadKinds> read_heads(const std::string& path, int32_t num_layers,
                                          int32_t num_kv_heads, const HeadsOverride& instead);
 
-// The text that parse_heads() reads. REQUIRES: all streaming heads of `kinds` are alike.
-std::string format_heads(const std::string& model, const core::HeadKinds& kinds);
+// The text that parse_heads() reads. `calibration` is JSON for people, "" for none. REQUIRES: all
+// streaming heads of `kinds` are alike.
+std::string format_heads(const std::string& model, const core::HeadKinds& kinds,
+                         const std::string& calibration = "");
 
 // Heads that the model itself makes streaming (sliding windows) keep its window, whatever a file
 // says; the others are the file's. Either may be empty.

@@ -251,8 +251,7 @@ base::Result<std::unique_ptr<load::ModelFiles>> open_model_files(const std::stri
       dummy_seed);
 }
 
-base::Result<std::unique_ptr<House>> build_house(const ServingOptions& options, bool print_sizes,
-                                                 exec::SelectionTap* tap) {
+base::Result<std::unique_ptr<House>> open_house(const ServingOptions& options) {
   auto house = std::make_unique<House>();
   ASSIGN_OR_RETURN(house->isa, choose_isa(options.isa));
   ASSIGN_OR_RETURN(house->files,
@@ -262,6 +261,12 @@ base::Result<std::unique_ptr<House>> build_house(const ServingOptions& options, 
   house->pool = std::make_unique<base::ThreadPool>(
       options.threads > 0 ? options.threads : device::num_physical_cores());
   house->stream = std::make_unique<device::Stream>(*house->pool);
+  return house;
+}
+
+base::Result<std::unique_ptr<House>> build_house(const ServingOptions& options, bool print_sizes,
+                                                 exec::SelectionTap* tap) {
+  ASSIGN_OR_RETURN(std::unique_ptr<House> house, open_house(options));
   RETURN_IF_ERROR(make_engine(options, print_sizes, tap, house.get()));
   return house;
 }

@@ -46,6 +46,9 @@ base::Result<std::unique_ptr<load::ModelFiles>> open_model_files(const std::stri
                                                                  const std::string& load_format,
                                                                  uint64_t dummy_seed);
 
+// The files, threads and text of a house, without model and engine.
+base::Result<std::unique_ptr<House>> open_house(const ServingOptions& options);
+
 // Everything up to a started engine. `print_sizes`: the table of weights, KV pages, workspace and
 // staging, to standard error. Errors say which option to change and to what.
 // `tap` (may be null) watches selections; it must outlive the house.

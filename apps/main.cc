@@ -164,6 +164,49 @@ void add_trace(CLI::App& app, Action* action) {
   command->callback([=] { *action = [=] { return apps::trace(*options); }; });
 }
 
+void add_calibrate(CLI::App& app, Action* action) {
+  CLI::App* command = app.add_subcommand(
+      "calibrate", "measure which KV heads may see only first and last tokens; write a heads file");
+  auto options = std::make_shared<apps::CalibrateOptions>();
+  apps::add_model_options(*command, &options->serving);
+  command->add_option("-o,--output", options->output, "the heads file to write")->required();
+  command->add_option("--share", options->share, "share of the KV heads to make streaming")
+      ->check(CLI::Range(0.0, 1.0))
+      ->check(CLI::Validator(check_number, ""))
+      ->capture_default_str();
+  command->add_option("--sink", options->sink, "first tokens that a streaming head sees")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--local", options->local, "last tokens that a streaming head sees")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--context", options->context, "tokens of a document")
+      ->check(CLI::Range(256, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--documents", options->documents, "to measure on, and as many to judge on")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command->add_option("--questions", options->questions, "facts planted in a document")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command->add_option("--random", options->random_choices, "random heads files to compare with")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "seed of the documents")
+      ->check(apps::kSeed)
+      ->capture_default_str();
+  command->add_option("--text", options->text_file, "text file for the documents")
+      ->check(CLI::ExistingFile);
+  command->add_option("-t,--threads", options->serving.threads, "0: all physical cores")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command->footer(
+      "\nExample:\n  spillway calibrate smollm2 -o heads.json --share 0.5\n  spillway serve "
+      "smollm2 "
+      "--preset duo --heads heads.json");
+  command->callback([=] { *action = [=] { return apps::calibrate(*options); }; });
+}
+
 void add_inspect(CLI::App& app, Action* action) {
   CLI::App* command = app.add_subcommand(
       "inspect", "print what a model file holds: shapes, types, tokenizer, limits");
@@ -190,6 +233,7 @@ int main(int argc, char** argv) {
   add_bench(app, &action);
   add_eval(app, &action);
   add_trace(app, &action);
+  add_calibrate(app, &action);
   add_inspect(app, &action);
   try {
     std::vector<std::string> arguments = apps::with_hyphens(argc, argv);
