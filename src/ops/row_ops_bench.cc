@@ -115,16 +115,15 @@ void measure_rows(device::Stream& stream, const ops::OpTable& ops, const Model& 
                                 frequencies, 1.0f});
             }),
             2 * f32 * static_cast<double>(q_width));
-  print_row("swiglu", rows, m.ffn_dim, best_us([&] {
-              ops.swiglu(stream, {gate_up.data(), gate_up.data() + m.ffn_dim, 2 * m.ffn_dim, rows,
-                                  m.ffn_dim, gated.data(), m.ffn_dim});
-            }),
-            3 * f32 * m.ffn_dim);
-  print_row("geglu", rows, m.ffn_dim, best_us([&] {
-              ops.geglu(stream, {gate_up.data(), gate_up.data() + m.ffn_dim, 2 * m.ffn_dim, rows,
-                                 m.ffn_dim, gated.data(), m.ffn_dim});
-            }),
-            3 * f32 * m.ffn_dim);
+  const auto measure_gate = [&](const char* name, ops::SwiGluFn gate) {
+    const double us = best_us([&] {
+      gate(stream, {gate_up.data(), gate_up.data() + m.ffn_dim, 2 * m.ffn_dim, rows, m.ffn_dim,
+                    gated.data(), m.ffn_dim});
+    });
+    print_row(name, rows, m.ffn_dim, us, 3 * f32 * m.ffn_dim);
+  };
+  measure_gate("swiglu", ops.swiglu);
+  measure_gate("geglu", ops.geglu);
   print_row("kv_write", rows, 2 * kv_width, best_us([&] {
               ops.kv_write(stream, {kv, k.data(), k.data(), kv_width, kv_width, {&segment, 1}});
             }),
