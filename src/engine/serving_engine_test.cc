@@ -27,10 +27,16 @@ class CountingExecutor : public exec::Executor {
       if (s.kind == core::RowKind::kDecode) decode_rows += s.token_end - s.token_begin;
     }
     if (gate != nullptr) gate->wait();
+    if (lose_block) {
+      result->lost = {plan.segments.front().blocks[*lose_block]};
+      lose_block.reset();
+    }
     result->segments.resize(plan.segments.size());
     for (size_t i = 0; i < plan.segments.size(); ++i) {
       const core::Segment& s = plan.segments[i];
       core::SegmentResult& r = result->segments[i];
+      if (fail_segment == i) r.error = "the link is down";
+      policy = s.policy;
       r.seq = s.seq;
       r.sampled = s.sample;
       r.token = (s.tokens[s.token_end - 1] + 1) % kVocab;
@@ -39,6 +45,9 @@ class CountingExecutor : public exec::Executor {
   }
 
   bool fail = false;
+  std::optional<size_t> fail_segment;  // of each run
+  std::optional<size_t> lose_block;    // of the next run's first segment: an index into its table
+  core::AttentionPolicy policy;        // of the last segment
   int64_t decode_rows = 0;
   std::latch* gate = nullptr;  // a run waits for it
 };
@@ -51,17 +60,20 @@ struct Answer {
 
 class ServingEngineTest : public ::testing::Test {
  protected:
-  void make(int32_t inbox_capacity = 64) {
+  void make(int32_t inbox_capacity = 64, int32_t num_frames = 0, int32_t budget_tokens = 0) {
     EngineOptions options;
     options.inbox_capacity = inbox_capacity;
+    options.sparse.budget_tokens = budget_tokens;
     options.eog_tokens = {kEos};
     core::ModelConfig model;
     model.vocab_size = kVocab;
     model.num_layers = 1;
+    model.num_kv_heads = 1;
     const ResolvedSizes sizes{.max_num_seqs = 8,
                               .max_num_batched_tokens = 64,
                               .page_tokens = 16,
                               .num_blocks = 1024,
+                              .num_frames = num_frames,
                               .context_max = 4096};
     engine_ = make_engine(options, sizes, model, executor_, "test");
   }
@@ -103,6 +115,10 @@ class ServingEngineTest : public ::testing::Test {
 
   void run_all() {
     while (engine_->step()) engine_->check_integrity();
+  }
+
+  void run_steps(int steps) {
+    for (int i = 0; i < steps; ++i) engine_->step();
   }
 
   CountingExecutor executor_;
@@ -244,6 +260,85 @@ TEST_F(ServingEngineTest, AFailedStepFailsItsSequencesAndTheEngineGoesOn) {
   run_all();
   EXPECT_EQ(read(*events).tokens.size(), 5u);
   EXPECT_EQ(engine_->snapshot().requests_failed, 1);
+}
+
+TEST_F(ServingEngineTest, AFailedTransferFailsItsRequestAlone) {
+  make(64, 40);
+  auto first = submit(request({100}, 5)), second = submit(request({200}, 5));
+  engine_->step();
+  executor_.fail_segment = 0;
+  engine_->step();
+  executor_.fail_segment.reset();
+  run_all();
+  const Answer a = read(*first), b = read(*second);
+  EXPECT_EQ(a.finished->reason, FinishReason::kError);
+  EXPECT_EQ(a.tokens, (std::vector<TokenId>{101})) << "what was drawn before";
+  EXPECT_EQ(b.tokens, (std::vector<TokenId>{201, 202, 203, 204, 205}));
+  const core::EngineSnapshot s = engine_->snapshot();
+  EXPECT_EQ(s.transfers_failed, 1);
+  EXPECT_EQ(s.requests_failed, 1);
+  EXPECT_EQ(s.frames_free + s.frames_shared, s.frames_total);
+}
+
+TEST_F(ServingEngineTest, ALostHomeFailsAllWhoHoldItAndIsNotFoundAgain) {
+  make(64, 40);
+  const std::vector<TokenId> prompt(100, 7);
+  auto events = submit(request(prompt, 50));
+  run_steps(3);
+  std::vector<TokenId> longer = prompt;
+  longer.resize(120, 8);
+  auto sharing = submit(request(longer, 50)), other = submit(request({900}, 5));
+  run_steps(3);
+  executor_.lose_block = 2;
+  engine_->step();
+  engine_->check_integrity();
+  EXPECT_EQ(read(*events).finished->reason, FinishReason::kError);
+  EXPECT_EQ(read(*sharing).finished->reason, FinishReason::kError);
+  run_all();
+  EXPECT_EQ(read(*other).tokens.size(), 5u);
+  auto again = submit(request(prompt, 1));
+  run_all();
+  EXPECT_EQ(again->try_pop()->cached_tokens, 32) << "the two blocks before the lost one";
+}
+
+TEST_F(ServingEngineTest, TheCacheKeepsNothingOfAFailedStep) {
+  make(64, 40);
+  const std::vector<TokenId> prompt(60, 7);
+  auto events = submit(request(prompt, 50));
+  executor_.fail = true;
+  engine_->step();
+  executor_.fail = false;
+  EXPECT_EQ(engine_->snapshot().blocks_cached, 0);
+  EXPECT_EQ(engine_->snapshot().frames_free, 40);
+  events = submit(request(prompt, 1));
+  run_all();
+  EXPECT_EQ(events->try_pop()->cached_tokens, 0);
+}
+
+TEST_F(ServingEngineTest, ThePresetsBudgetHoldsUnlessTheRequestHasItsOwn) {
+  make(64, 40, 64);
+  core::Request r = request({1}, 1);
+  submit(r);
+  run_all();
+  EXPECT_EQ(executor_.policy.kind, core::AttentionPolicy::Kind::kSparse);
+  EXPECT_EQ(executor_.policy.budget_tokens, 64);
+  r = request({1}, 1);
+  r.policy = {core::AttentionPolicy::Kind::kSparse, 32};
+  submit(r);
+  run_all();
+  EXPECT_EQ(executor_.policy.budget_tokens, 32);
+  for (const int32_t budget : {16, 40, 128, -32}) {
+    r = request({1}, 1);
+    r.policy = {core::AttentionPolicy::Kind::kSparse, budget};
+    EXPECT_EQ(refusal(r), base::Code::kInvalidArgument) << budget;
+  }
+}
+
+TEST_F(ServingEngineTest, APromptThatTheDeviceTierCannotComputeIsRefused) {
+  make(64, 10);
+  EXPECT_EQ(refusal(request(std::vector<TokenId>(161, 1), 1)), base::Code::kTooLarge);
+  submit(request(std::vector<TokenId>(160, 1), 1));
+  run_all();
 }
 
 TEST_F(ServingEngineTest, CountsCachedTokensAndForgetsThemOnReset) {

@@ -1,6 +1,7 @@
 // Goal: a steady step allocates nothing. Method: a counting operator new over 1000 decode steps of
-// 8 sequences that take, fill and seal blocks on the way. Not built with sanitizers, which bring an
-// operator new of their own.
+// 8 sequences that take, fill and seal blocks on the way, without a host tier and with one whose
+// rows of frames they take from each other. Not built with sanitizers, which bring an operator new
+// of their own.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -51,17 +52,24 @@ class CountingExecutor : public exec::Executor {
   }
 };
 
-TEST(SteadyStep, AllocatesNothing) {
+class SteadyStep : public ::testing::TestWithParam<int32_t> {};
+
+TEST_P(SteadyStep, AllocatesNothing) {
   core::ModelConfig model;
   model.vocab_size = kVocab;
   model.num_layers = 1;
+  model.num_kv_heads = 1;
+  EngineOptions options;
+  options.sparse.budget_tokens = 8 * 16;
+  options.tiers.admission = core::Admission::kWorkingSet;
   const ResolvedSizes sizes{.max_num_seqs = 8,
                             .max_num_batched_tokens = 64,
                             .page_tokens = 16,
                             .num_blocks = 1024,
+                            .num_frames = GetParam(),
                             .context_max = 4096};
   CountingExecutor executor;
-  const auto engine = make_engine({}, sizes, model, executor, "test");
+  const auto engine = make_engine(options, sizes, model, executor, "test");
   int64_t wakes = 0;
   for (int i = 0; i < 8; ++i) {
     core::Request r;
@@ -80,6 +88,8 @@ TEST(SteadyStep, AllocatesNothing) {
   EXPECT_EQ(engine->snapshot().generated_tokens, 8 * 1010);
   EXPECT_EQ(wakes, 8 + 8 * 1010);
 }
+
+INSTANTIATE_TEST_SUITE_P(Frames, SteadyStep, ::testing::Values(0, 100));
 
 }  // namespace
 }  // namespace engine
