@@ -18,7 +18,8 @@ ResidencyShape residency_shape(const KvOptions& kv, int32_t num_slots) {
           .num_columns = kv.block_columns().num_columns(),
           .pages_max = kv.pages_max(),
           .rows_max = kv.pages_max(),
-          .page_tokens = kv.page.page_tokens};
+          .page_tokens = kv.page.page_tokens,
+          .num_threads = kv.num_threads};
 }
 
 int64_t private_table_bytes(const KvOptions& kv) {

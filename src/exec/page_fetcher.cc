@@ -15,6 +15,7 @@ PageFetcher::PageFetcher(const PageFetcherParts& parts, int32_t copies_max) : pa
     }
   }
   heads_begin_.push_back(heads_.size());
+  items_.reserve(static_cast<size_t>(copies_max));
   copies_.reserve(static_cast<size_t>(copies_max));
   misses_.reserve(static_cast<size_t>(copies_max));
 }

@@ -30,6 +30,9 @@ base::Result<Residency> Residency::create(const ResidencyShape& shape, const Dev
     slot.rows.reserve(static_cast<size_t>(shape.rows_max));
     slot.shared.reserve(static_cast<size_t>(shape.pages_max));
   }
+  made.evicted_.resize(static_cast<size_t>(shape.num_threads));
+  made.moves_.resize(static_cast<size_t>(shape.num_threads));
+  for (auto& moves : made.moves_) moves.resize(2 * static_cast<size_t>(shape.rows_max));
   const auto allocate = [](int64_t num) {
     return device::Buffer::allocate(num * 4, "residency tables");
   };
@@ -135,7 +138,7 @@ int64_t Residency::begin_pages(device::Stream& stream, int32_t slot, int32_t pag
   CHECK(rows_short(slot, page_end, saved_pages) == 0);
   const int32_t page_begin = std::exchange(s.num_pages, page_end);
   if (s.resident) return 0;
-  evicted_.assign(static_cast<size_t>(stream.pool().num_threads()), 0);
+  std::ranges::fill(evicted_, 0);
   stream.pool().parallel_for(shape_.num_columns, [&](int64_t column, int worker) {
     for (int32_t page = page_begin; page < page_end; ++page) {
       evicted_[static_cast<size_t>(worker)] +=
@@ -189,9 +192,7 @@ int64_t Residency::cut(device::Stream& stream, const core::FrameCut& cut, int32_
   s.resident = false;
   int64_t evicted = 0;
   if (shortens) {
-    const size_t num_threads = static_cast<size_t>(stream.pool().num_threads());
-    evicted_.assign(num_threads, 0);
-    moves_.resize(num_threads);
+    std::ranges::fill(evicted_, 0);
     stream.pool().parallel_for(shape_.num_columns, [&](int64_t column, int worker) {
       evicted_[static_cast<size_t>(worker)] +=
           cut_column(slot, static_cast<int32_t>(column), cut.keep, saved_pages, worker);
@@ -218,9 +219,7 @@ int64_t Residency::cut_column(int32_t slot, int32_t column, int32_t keep, int32_
   const auto num_held = [&] {
     return std::ranges::count_if(t.page_of, [](int32_t page) { return page != kNoPage; });
   };
-  std::vector<int32_t>& moves = moves_[static_cast<size_t>(worker)];
-  moves.resize(2 * static_cast<size_t>(shape_.rows_max));
-  int32_t* const from = moves.data();
+  int32_t* const from = moves_[static_cast<size_t>(worker)].data();
   int32_t* const to = from + shape_.rows_max;
   const int64_t held_before = num_held();
   const int32_t num_moves = ops::page_shrink(

@@ -28,6 +28,7 @@ struct ResidencyShape {
   int32_t pages_max = 0;    // of a sequence
   int32_t rows_max = 0;     // of a sequence's own
   int32_t page_tokens = 0;  // P
+  int32_t num_threads = 1;  // of the streams it is used with
   int64_t bytes() const {
     return int64_t{num_slots} * 4 *
            (pages_max + int64_t{num_columns} * (2 * int64_t{pages_max} + rows_max));

@@ -44,7 +44,8 @@ struct Fixture {
                                            .num_columns = kColumns,
                                            .pages_max = kPagesMax,
                                            .rows_max = kRowsMax,
-                                           .page_tokens = kPageTokens},
+                                           .page_tokens = kPageTokens,
+                                           .num_threads = 2},
                                           frames, selections, 0)
                             .value();
 

@@ -39,7 +39,7 @@ int64_t allocations_of_steady_steps(apps::ServingOptions options, core::KvCounte
   options.max_model_len = 4096;
   options.max_num_seqs = 8;
   options.threads = 2;
-  options.device_memory = "1GiB";
+  if (options.device_memory.empty()) options.device_memory = "1GiB";
   auto house = apps::build_house(options, /*print_sizes=*/false).value();
   std::vector<std::shared_ptr<engine::EventStream>> streams;
   for (int i = 0; i < 8; ++i) {
@@ -89,6 +89,18 @@ TEST(SteadyStep, AllocatesNothingUnderSelection) {
     EXPECT_EQ(kv.selections_reused > 0, reuse_interval > 1);
     EXPECT_GT(kv.pages_sealed, 1000) << "pages filled up on the way";
   }
+}
+
+TEST(SteadyStep, AllocatesNothingOverTiers) {
+  apps::ServingOptions options;
+  options.preset = "full";
+  options.kv.budget = 128;
+  options.kv.host_memory = "512MiB";
+  options.device_memory = "64MiB";
+  core::KvCounters kv;
+  EXPECT_EQ(allocations_of_steady_steps(options, &kv), 0);
+  EXPECT_GT(kv.pages_missed, 1000);
+  EXPECT_GT(kv.pages_saved, 1000);
 }
 
 }  // namespace
