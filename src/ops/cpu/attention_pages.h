@@ -114,19 +114,37 @@ struct PageKernel {
   struct I8 {
     static constexpr float kUnit = 1.0f;
     static F load(const std::byte* codes) { return Isa::load_i8(codes); }
+    static void load(const std::byte* codes, F (&x)[2]) {
+      x[0] = Isa::load_i8(codes);
+      x[1] = Isa::load_i8(codes + kLanes);
+    }
   };
   struct E4m3 {
     static constexpr float kUnit = 256.0f;
     static F load(const std::byte* codes) { return Isa::load_e4m3(codes); }
+    static void load(const std::byte* codes, F (&x)[2]) { Isa::load_e4m3(codes, x); }
   };
 
   // kLanes rows of codes times their scales, one a channel or one for all.
   template <class Codes>
   static void decode_rows(const std::byte* codes, const float* scales, bool per_channel,
                           int32_t head_dim, std::byte* out) {
-    for (int32_t c = 0; c < head_dim; c += kLanes) {
-      const F scale = Isa::mul(per_channel ? Isa::load(scales + c) : Isa::set1(*scales),
-                               Isa::set1(Codes::kUnit));
+    const auto scale_at = [&](int32_t c) {
+      return Isa::mul(per_channel ? Isa::load(scales + c) : Isa::set1(*scales),
+                      Isa::set1(Codes::kUnit));
+    };
+    int32_t c = 0;
+    for (; c + 2 * kLanes <= head_dim; c += 2 * kLanes) {
+      const F first = scale_at(c), second = scale_at(c + kLanes);
+      for (int i = 0; i < kLanes; ++i) {
+        const int64_t at = int64_t{i} * head_dim + c;
+        F x[2];
+        Codes::load(codes + at, x);
+        Isa::store_bf16(out + 2 * at, Isa::mul(x[0], first), Isa::mul(x[1], second));
+      }
+    }
+    for (; c < head_dim; c += kLanes) {
+      const F scale = scale_at(c);
       for (int i = 0; i < kLanes; ++i) {
         const int64_t at = int64_t{i} * head_dim + c;
         Isa::store_bf16(out + 2 * at, Isa::mul(Codes::load(codes + at), scale));

@@ -87,6 +87,14 @@ struct Avx2 {
     const __m128i rest = _mm_and_si128(_mm_slli_epi16(codes, 7), _mm_set1_epi16(0x3f80));
     return _mm256_cvtph_ps(_mm_or_si128(sign, rest));
   }
+  static void load_e4m3(const std::byte* x, F (&out)[2]) {
+    out[0] = load_e4m3(x);
+    out[1] = load_e4m3(x + kLanes);
+  }
+  static void store_bf16(std::byte* out, F first, F second) {
+    store_bf16(out, first);
+    store_bf16(out + 2 * kLanes, second);
+  }
   static void store_bf16(std::byte* out, F value) {
     const I bits = _mm256_castps_si256(value);
     const I odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));

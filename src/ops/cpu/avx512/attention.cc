@@ -75,7 +75,18 @@ struct Avx512 {
     const __m256i rest = _mm256_and_si256(_mm256_slli_epi16(codes, 7), _mm256_set1_epi16(0x3f80));
     return _mm512_cvtph_ps(_mm256_or_si256(sign, rest));
   }
+  static void load_e4m3(const std::byte* x, F (&out)[2]) {
+    const I codes = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+    const I sign = _mm512_and_si512(codes, _mm512_set1_epi16(static_cast<int16_t>(0x8000)));
+    const I rest = _mm512_and_si512(_mm512_slli_epi16(codes, 7), _mm512_set1_epi16(0x3f80));
+    const I halves = _mm512_or_si512(sign, rest);
+    out[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+    out[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
+  }
   // Flushes what is denormal in BF16, as the dot product does when it reads it.
+  static void store_bf16(std::byte* out, F first, F second) {
+    _mm512_storeu_si512(out, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+  }
   static void store_bf16(std::byte* out, F x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), (__m256i)_mm512_cvtneps_pbh(x));
   }
