@@ -226,7 +226,7 @@ bool ServingEngine::step() {
   run();
   commit();
   publish();
-  return !plan_.segments.empty() || scheduler_.is_fetching();
+  return ran_;
 }
 
 void ServingEngine::receive() {
@@ -279,7 +279,8 @@ void ServingEngine::run() {
   const bool has_disk_work =
       scheduler_.is_fetching() || !transfers_.spills.empty() || !transfers_.fetches.empty();
   reset_result();
-  if (plan_.segments.empty() && !has_disk_work) return;
+  ran_ = !plan_.segments.empty() || has_disk_work;
+  if (!ran_) return;
   ++counters_.steps;
   if (const auto ran = executor_.run(plan_, transfers_, &result_); !ran.ok()) {
     step_failed_ = true;

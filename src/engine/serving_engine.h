@@ -113,6 +113,7 @@ class ServingEngine final : public Engine {
   std::vector<Outcome> outcomes_;
   core::EngineSnapshot counters_;
   uint64_t sequences_received_ = 0;
+  bool ran_ = false;
   bool step_failed_ = false;
 
   mutable std::mutex snapshot_mutex_;

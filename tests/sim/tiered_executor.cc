@@ -29,6 +29,7 @@ TieredExecutor::TieredExecutor(const TieredOptions& options)
   homes_.resize(cells * static_cast<size_t>(options.base.num_blocks));
   activations_.resize(static_cast<size_t>(options.activation_pages * page_tokens_));
   slots_.resize(static_cast<size_t>(options.base.max_num_seqs));
+  disk_.resize(options.disk_records);
 }
 
 int32_t TieredExecutor::pages(int32_t tokens) const {
@@ -59,12 +60,13 @@ base::Result<void> TieredExecutor::run(const core::StepPlan& plan,
                                        core::StepResult* result) {
   check_plan_shape(plan, options_.base);
   check_plan(plan);
-  CHECK(transfers.copies.empty() && transfers.fetches.empty() && transfers.spills.empty());
+  CHECK(transfers.copies.empty());
   step_ = plan.step;
   kv_ = {};
   lost_.clear();
   spoiled_.clear();
   check_slots();
+  run_disk(transfers, result);
   const auto take_lost = [&] { result->lost.assign(lost_.begin(), lost_.end()); };
   // A step that fails may have done nothing, or everything but the rows.
   const bool fails = std::exchange(fail_next_, false);
@@ -193,6 +195,51 @@ bool TieredExecutor::is_pending(core::SeqId seq, int32_t page) const {
 
 void TieredExecutor::save(const Segment& s, int32_t column, int32_t page, Place from) {
   saves_.push_back({s.seq, page, column, from, s.blocks[static_cast<size_t>(page)]});
+}
+
+// As an executor promises: whatever becomes of the step.
+void TieredExecutor::run_disk(const core::TransferPlan& transfers, core::StepResult* result) {
+  for (const core::DiskMove& move : transfers.spills) spill(move, result);
+  for (const core::DiskMove& move : transfers.fetches)
+    reads_.push_back({move.block, move.entry.record, move.entry.key, move.entry.check});
+  for (size_t ended = random() % (reads_.size() + 1); ended > 0; --ended) {
+    const auto it = reads_.begin() + static_cast<ptrdiff_t>(random() % reads_.size());
+    result->fetched.push_back({it->block, put_home(*it)});
+    reads_.erase(it);
+  }
+}
+
+void TieredExecutor::spill(const core::DiskMove& move, core::StepResult* result) {
+  commit_saves_to(move.block);
+  Record& record = disk_[move.entry.record];
+  record = {move.entry.key, move.entry.check, {}};
+  if (lost_.contains(move.block) || chance(options_.disk_failures)) {
+    ++kv_.disk_failures;
+    if (chance(0.5)) result->unwritten.push_back(move.entry.record);  // else reading tells
+    return;
+  }
+  for (int32_t c = 0; c < num_columns_; ++c) {
+    const Cell* from = home(c, move.block);
+    record.cells.insert(record.cells.end(), from, from + page_tokens_);
+  }
+  kv_.disk_pages_written += num_columns_;
+}
+
+bool TieredExecutor::put_home(const Read& read) {
+  commit_saves_to(read.block);
+  const Record& record = disk_[read.record];
+  const bool good = !record.cells.empty() && record.key == read.key && record.check == read.check &&
+                    !chance(options_.disk_failures);
+  for (int32_t c = 0; c < num_columns_; ++c) {
+    Cell* to = home(c, read.block);
+    if (good) {
+      std::copy_n(record.cells.begin() + c * page_tokens_, page_tokens_, to);
+    } else {
+      std::fill_n(to, page_tokens_, Cell{});
+    }
+  }
+  (good ? kv_.disk_pages_read : kv_.disk_failures) += good ? num_columns_ : 1;
+  return good;
 }
 
 void TieredExecutor::cut(const core::FrameCut& entry) {

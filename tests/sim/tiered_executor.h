@@ -6,6 +6,7 @@
 // make of them; so a frame that was given to two sequences, evicted before its home was written,
 // moved wrongly or loaded from another's home CHECKs at once. Selections are drawn at random from
 // the sequence and the step. Saves read their frames when they are carried out, some steps later.
+// A disk below the homes keeps what spills brought; its reads end some steps later, in any order.
 // Rows of layer l are computed from what layer l - 1 left in the activation pages. Thread: one.
 #pragma once
 
@@ -26,6 +27,8 @@ struct TieredOptions {
   int32_t working_set_window = 0;
   uint64_t seed = 0;
   double load_failures = 0, save_failures = 0;  // of each page
+  uint64_t disk_records = 0;
+  double disk_failures = 0;  // of each read and write
 };
 
 class TieredExecutor : public StormExecutor {
@@ -34,6 +37,8 @@ class TieredExecutor : public StormExecutor {
 
   base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                          core::StepResult* result) override;
+  uint64_t num_disk_records() const override { return options_.disk_records; }
+
   void fail_next() override { fail_next_ = true; }
   void check_pages(const sched::Sequence& sequence) const override;
   bool is_prompt_made(core::BlockId block) const override;
@@ -53,6 +58,14 @@ class TieredExecutor : public StormExecutor {
     int32_t page = 0, column = 0;
     Place from;
     core::BlockId block{};
+  };
+  struct Record {
+    uint64_t key = 0, check = 0;
+    std::vector<Cell> cells;  // (columns, P); empty: nothing that can be read
+  };
+  struct Read {
+    core::BlockId block{};
+    uint64_t record = 0, key = 0, check = 0;
   };
   struct Column {
     std::vector<int32_t> frame_of;      // (pages) index into own, or kNone, or shared_frame(row)
@@ -87,6 +100,10 @@ class TieredExecutor : public StormExecutor {
   bool is_pending(core::SeqId seq, int32_t page) const;
   void save(const core::Segment& segment, int32_t column, int32_t page, Place from);
 
+  void run_disk(const core::TransferPlan& transfers, core::StepResult* result);
+  void spill(const core::DiskMove& move, core::StepResult* result);
+  bool put_home(const Read& read);
+
   void cut(const core::FrameCut& cut);
   void load(const core::BlockMove& move);
   void enter(const core::Segment& segment);
@@ -107,6 +124,8 @@ class TieredExecutor : public StormExecutor {
   std::vector<uint64_t> activations_;  // (pages, P)
   std::vector<Slot> slots_;
   std::deque<Save> saves_;
+  std::vector<Record> disk_;
+  std::vector<Read> reads_;          // on their way
   std::set<core::BlockId> lost_;     // in this step
   std::set<core::FrameId> spoiled_;  // loads of this step that failed
   core::KvCounters kv_;              // of this step
