@@ -67,7 +67,7 @@ std::vector<int32_t> random_pages(int32_t position, int32_t page_tokens, int32_t
 
 TEST(StreamingHeads, AgreeWithReferenceWhateverIsNotSeen) {
   std::mt19937 random(41);
-  for (int round = 0; round < 24; ++round) {
+  for (int round = 0; round < 16; ++round) {
     const Shape shape = random_shape(random);
     const std::vector<int32_t> lengths = {uniform(random, 1, 500), uniform(random, 300, 700)};
     World world(shape, lengths, static_cast<uint32_t>(round));
@@ -189,7 +189,7 @@ TEST(Selection, OfAllPagesHasTheBitsOfDense) {
 
 TEST(Selection, AgreesWithReferenceWhateverOtherPagesHold) {
   std::mt19937 random(53);
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 10; ++round) {
     const Shape shape = random_shape(random);
     const std::vector<int32_t> lengths = {uniform(random, 1, 2000), 1200};
     World world(shape, lengths, static_cast<uint32_t>(round));

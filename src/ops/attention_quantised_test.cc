@@ -14,18 +14,14 @@
 namespace ops {
 namespace {
 
-constexpr core::DType kTypes[] = {core::DType::kI8, core::DType::kF8E4M3};
-
 std::vector<Shape> shapes() {
-  std::vector<Shape> all;
-  for (core::DType type : kTypes) {
-    all.push_back({9, 3, 64, 32, type, {}});
-    all.push_back({4, 1, 128, 16, type, {}});
-    all.push_back({2, 2, 80, 64, type, {}});
-    all.push_back({8, 2, 128, 16, type, {{}, {20, 100}}});
-    all.push_back({6, 2, 48, 64, type, {{0, 7}, {70, 65}}});
-  }
-  return all;
+  constexpr auto kI8 = core::DType::kI8, kF8 = core::DType::kF8E4M3;
+  return {{9, 3, 64, 32, kI8, {}},
+          {4, 1, 128, 16, kF8, {}},
+          {2, 2, 80, 64, kI8, {}},
+          {2, 2, 48, 16, kF8, {}},
+          {8, 2, 128, 16, kI8, {{}, {20, 100}}},
+          {6, 2, 64, 64, kF8, {{0, 7}, {70, 65}}}};
 }
 
 testing::Message describe(const Version& version, const Shape& shape) {
