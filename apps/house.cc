@@ -137,6 +137,10 @@ base::Result<engine::EngineOptions> engine_options(const ServingOptions& options
   e.max_num_seqs = std::min(options.max_num_seqs, options.max_num_batched_tokens);
   e.inbox_capacity = options.max_num_queued_reqs;
   RETURN_IF_ERROR(choose_kv_options(options, house, &e));
+  if (!e.prefix_cache && !e.tiers.disk_path.empty()) {
+    return base::error(base::Code::kInvalidArgument,
+                       "--disk-path keeps cached prefixes, and the prefix cache is off");
+  }
   if (!options.device_memory.empty()) {
     ASSIGN_OR_RETURN(e.device_memory_bytes, base::parse_bytes(options.device_memory));
   }

@@ -1,6 +1,5 @@
 #include "apps/kv_flags.h"
 
-#include <array>
 #include <string_view>
 
 namespace apps {
@@ -9,10 +8,6 @@ namespace {
 constexpr const char* kBehaviour = "Behaviour";
 constexpr const char* kSelection = "Selection and streaming heads";
 constexpr const char* kTiers = "Memory tiers";
-
-// Flags whose mechanism is not built: known, so that a user is told the truth instead of "unknown
-// option".
-constexpr std::array kUnbuilt = {"--disk-path", "--disk-memory"};
 
 std::string check_preset(const std::string& name) {
   if (find_preset(name) == nullptr) {
@@ -23,20 +18,6 @@ std::string check_preset(const std::string& name) {
     return "preset '" + name + "' is unknown: expected one of " + known;
   }
   return {};
-}
-
-void refuse_unbuilt(CLI::App& command) {
-  for (const char* flag : kUnbuilt) {
-    command
-        .add_option_function<std::string>(
-            flag,
-            [flag](const std::string&) {
-              throw CLI::ValidationError(
-                  flag, "belongs to the disk tier, which this version does not have");
-            },
-            "")
-        ->group("");
-  }
 }
 
 void add_selection_options(CLI::App& command, KvFlags* f) {
@@ -117,6 +98,14 @@ void add_tier_options(CLI::App& command, KvFlags* f) {
                   "prompt tokens x layers in a step, with layer (2048 x layers)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->group(kTiers);
+  command
+      .add_option("--disk-path", f->disk_path,
+                  "folder for cached pages that leave host memory (none); kept across restarts")
+      ->group(kTiers);
+  command
+      .add_option("--disk-memory", f->disk_memory,
+                  "how much of it, such as 100GiB; goes with --disk-path")
+      ->group(kTiers);
 }
 
 }  // namespace
@@ -132,7 +121,6 @@ void add_kv_options(CLI::App& command, std::string* preset, KvFlags* flags) {
       ->group(kBehaviour);
   add_selection_options(command, flags);
   add_tier_options(command, flags);
-  refuse_unbuilt(command);
 }
 
 }  // namespace apps

@@ -55,7 +55,7 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
 
     def test_what_is_not_built_is_refused_by_name(self):
-        for option, value in (("--device", "cuda"), ("--disk-path", "kv"), ("--disk-memory", "1GiB")):
+        for option, value in (("--device", "cuda"),):
             done = run("bench", serving.LONGNEEDLE, option, value)
             self.assertNotEqual(done.returncode, 0, option)
             self.assertIn(option, done.stderr + done.stdout)
@@ -68,7 +68,11 @@ class CommandLine(unittest.TestCase):
                                (["--preset", "sparse", "--budget", "100"], "give 96 or 128"),
                                (["--preset", "sparse", "--sink", "64"], "--heads FILE"),
                                (["--preset", "sparse", "--load-method", "uva"], "needs a host tier"),
-                               (["--preset", "full", "--chunk-size", "512"], "--chunk-size belongs")):
+                               (["--preset", "full", "--chunk-size", "512"], "--chunk-size belongs"),
+                               (["--preset", "sparse", "--disk-path", "kv", "--disk-memory", "1GiB"], "needs a host tier"),
+                               (["--preset", "full", "--disk-path", "kv"], "go together"),
+                               (["--preset", "full", "--disk-path", "no/such/folder", "--disk-memory", "1GiB"],
+                                "no/such/folder")):
             done = run("bench", serving.LONGNEEDLE, *options)
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn(words, done.stderr)
