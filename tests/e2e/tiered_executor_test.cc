@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-#include "exec/tiny_host.h"
+#include "e2e/tiny_host.h"
 
 namespace exec {
 namespace {
