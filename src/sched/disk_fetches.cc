@@ -40,12 +40,15 @@ void DiskFetches::forget(Sequence& s) {
   }
 }
 
-void DiskFetches::abandon(core::BlockId block) {
+bool DiskFetches::abandon(core::BlockId block) {
+  bool is_read_into = false;
   for (const auto& running : running_) {
-    const auto& held = running->fetch.held;
-    const auto sealed = std::span(held.blocks).first(static_cast<size_t>(held.num_sealed));
-    if (std::ranges::find(sealed, block) != sealed.end()) ledger_->abandon_fetch(&running->fetch);
+    const auto& held = running->fetch.held.blocks;
+    if (std::ranges::find(held, block) == held.end()) continue;
+    is_read_into |= ledger_->is_fetching(running->fetch, block);
+    ledger_->abandon_fetch(&running->fetch);
   }
+  return is_read_into;
 }
 
 void DiskFetches::list_held(std::vector<const kv::SequenceBlocks*>* held) const {

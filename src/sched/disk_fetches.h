@@ -33,8 +33,9 @@ class DiskFetches {
   // The sequence leaves; its fetch goes on for whoever asks next.
   void forget(Sequence& s);
 
-  // What the block holds is lost: fetches behind it let go of it.
-  void abandon(core::BlockId block);
+  // What the block holds is lost: fetches behind it let go of it. True: a fetch reads into the
+  // block, which a former owner's save should have reached; nothing of that fetch will be cached.
+  bool abandon(core::BlockId block);
 
   bool empty() const { return running_.empty(); }
   // What fetches hold, appended: for the ledger's check_integrity.

@@ -144,6 +144,22 @@ TEST_F(DiskTest, ALostBlockOfThePrefixIsNotBuiltOn) {
   EXPECT_EQ(ledger_->find_prefix("", sequences_[0]->tokens, 16).num_tokens, 0);
 }
 
+// A save of the block's former owner failed late.
+TEST_F(DiskTest, ALostBlockThatIsReadIntoIsNotCached) {
+  make(6, 16);
+  serve(0);
+  serve(100);
+  Sequence* again = add(17, 1, 0);
+  step();
+  ASSERT_EQ(reads_.size(), 3u);
+  scheduler_->drop(reads_[1]);
+  scheduler_->check_integrity();
+  EXPECT_EQ(step(end_reads(true)), 0u);
+  scheduler_->check_integrity();
+  EXPECT_EQ(step(), 1u);
+  EXPECT_EQ(again->cached_tokens, 4);
+}
+
 // The pool has room for one sequence only, and reads hold some of it: the running one waits a step
 // or two instead of being lost.
 TEST_F(DiskTest, ReadsNeverMakeTheOnlySequenceFail) {

@@ -105,8 +105,7 @@ class Scheduler {
 
   // What these blocks hold must not be used. REQUIRES: no sequence holds them.
   void drop(core::BlockId block) {
-    fetches_.abandon(block);
-    ledger_->drop(block);
+    if (!fetches_.abandon(block)) ledger_->drop(block);
   }
   // Frees every block and every row that is only cached.
   void drop_cached();

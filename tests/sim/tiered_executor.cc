@@ -296,7 +296,7 @@ void TieredExecutor::cut(const core::FrameCut& entry) {
 
 void TieredExecutor::load(const core::BlockMove& move) {
   commit_saves_to(move.block);
-  const bool fails = chance(options_.load_failures) || lost_.contains(move.block);
+  const bool fails = chance(20 * options_.load_failures) || lost_.contains(move.block);
   if (fails) spoiled_.insert(move.frame);
   for (int32_t c = 0; c < num_columns_; ++c) {
     Cell* to = frame({c, core::index(move.frame)});
