@@ -10,6 +10,7 @@ Speaks the OpenAI protocol with the standard library alone, so it is also a smal
 import argparse
 import http.client
 import json
+import re
 import sys
 import threading
 import time
@@ -99,6 +100,30 @@ def report(usage, first, last):
         print(f"answer {generated} tokens, {(generated - 1) / (last - first):.1f} tokens/s after the first")
 
 
+def metrics_of(url):
+    """Sums of /metrics by name and label value: {"spillway:pages_selected_total": 9, "spillway:frame_rows own": 3, ...}."""
+    sums = {}
+    for name, labels, value in re.findall(r"^(\S+?)(?:\{([^}]*)\})? (\S+)$", request(url, "GET", "/metrics").read().decode(), re.M):
+        own = [text for key, text in re.findall(r'(\w+)="([^"]*)"', labels) if key not in ("engine", "model_name")]
+        key = " ".join([name, *own])
+        sums[key] = sums.get(key, 0) + float(value)
+    return sums
+
+
+def report_moves(url):
+    """What the server selected and moved so far. Ends with an error where a tier is on and nothing moved."""
+    m = {name.removeprefix("spillway:"): value for name, value in metrics_of(url).items() if name.startswith("spillway:")}
+    selected, missed = m["pages_selected_total"], m["pages_missed_total"]
+    if not selected or not m["pages_saved_total"]:
+        sys.exit("ask: nothing was selected or saved, though the document is larger than the device tier")
+    mib = 2**20
+    print(f"selected  {selected:.0f} pages in {m['selections_total made']:.0f} selections, out of {m['pages_scored_total']:.0f} scored")
+    print(f"missed    {missed:.0f} of them ({100 * missed / selected:.1f} %): not on the device")
+    print(f"moved     {m['transfer_bytes_total load'] / mib:.1f} MiB to the device, {m['transfer_bytes_total save'] / mib:.1f} MiB home; "
+          f"{m['pages_evicted_total']:.0f} pages evicted")
+    print(f"device    {m['device_bytes_peak'] / mib:.1f} MiB at most, prompt and answer")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url")
@@ -106,6 +131,7 @@ def main():
     parser.add_argument("question", nargs="?")
     parser.add_argument("--needle", metavar="FILE", help="a file of tests/data/needles; its first document is asked")
     parser.add_argument("--expect", help="what the answer should hold; said if it does not")
+    parser.add_argument("--moves", action="store_true", help="print what the server selected and moved")
     arguments = parser.parse_args()
     model = json.load(request(arguments.url, "GET", "/v1/models"))["data"][0]["id"]
     if arguments.needle:
@@ -132,6 +158,8 @@ def main():
     if first is None:
         sys.exit("ask: the answer is empty")
     report(usage, first, last)
+    if arguments.moves:
+        report_moves(arguments.url)
     if arguments.expect and arguments.expect not in answer:
         print(f"(The document says: {arguments.expect}. A small model is not always right.)")
 
