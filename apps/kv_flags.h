@@ -8,8 +8,7 @@
 
 namespace apps {
 
-// Flags and presets of mechanisms that this version does not have are known by name and refused
-// with a line that says so.
+// What contradicts each other is found by choose_kv().
 void add_kv_options(CLI::App& command, std::string* preset, KvFlags* flags);
 
 }  // namespace apps

@@ -44,9 +44,7 @@ struct ListenOptions {
   int32_t shutdown_timeout_s = 30;
 };
 
-// Adds the shared options to a subcommand, in groups, with checks of their ranges. Flags of
-// mechanisms that this version does not have are known by name and refused with a line that says
-// so.
+// Adds the shared options to a subcommand, in groups, with checks of their ranges.
 void add_model_options(CLI::App& command, ServingOptions* options);
 void add_engine_options(CLI::App& command, ServingOptions* options);
 void add_listen_options(CLI::App& command, ListenOptions* options);

@@ -1,0 +1,352 @@
+// Tiered == resident == chunked, bit for bit: the same small model run by an executor that keeps
+// everything and by one whose device tier is far too small, through cuts, growth, shared rows,
+// layer buffers, slow and failing transfers. Frames that are cut and homes that are freed are NaN.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "exec/tiny_host.h"
+
+namespace exec {
+namespace {
+
+std::vector<core::TokenId> prompt_of(int32_t length, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<core::TokenId> tokens;
+  for (int32_t i = 0; i < length; ++i) {
+    tokens.push_back(static_cast<core::TokenId>(random() % TinyModel::kVocab));
+  }
+  return tokens;
+}
+
+// What an executor without a host tier gives for the prompt and `count` more tokens.
+std::vector<Sampled> resident_run(TinyModel& model, const std::vector<core::TokenId>& prompt,
+                                  int32_t count) {
+  TinyHost host(model, 64, 0);
+  TinyHost::Sequence& s = host.add(0, prompt);
+  host.prefill(s, 48);
+  host.run(s, count);
+  return s.output;
+}
+
+void expect_same(const std::vector<Sampled>& want, const std::vector<Sampled>& got) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_TRUE(same_bits(want[i], got[i]))
+        << "token " << i << ": " << want[i].token << " and " << got[i].token;
+  }
+}
+
+HostTierOptions tier(core::LoadMethod load = core::LoadMethod::kUva,
+                     core::SaveMethod save = core::SaveMethod::kStaged) {
+  HostTierOptions options;
+  options.scratch_frames = 8;
+  options.transfers.load = load;
+  options.transfers.save = save;
+  return options;
+}
+
+constexpr int32_t kSelection = 4;  // pages: 64 tokens of 16
+
+TEST(Tiered, ResidentWithRoomIsTheSame) {
+  TinyModel model({});
+  const auto prompt = prompt_of(200, 1);
+  const auto want = resident_run(model, prompt, 40);
+  TinyHost host(model, 64, 40, tier());
+  TinyHost::Sequence& s = host.add(0, prompt);
+  host.prefill(s, 48);
+  host.run(s, 40);
+  expect_same(want, s.output);
+  EXPECT_EQ(host.totals().pages_missed, 0);
+  EXPECT_EQ(host.totals().pages_loaded, 0);
+  host.end(s, true);
+  host.step();
+  EXPECT_EQ(host.totals().pages_saved, 240 / 16 * TinyModel::kLayers * TinyModel::kKvHeads);
+}
+
+// Two sequences, frames for two selections each, cut and grown at random.
+void run_tiered(const TinyShape& shape, const HostTierOptions& options, bool grow_to_one) {
+  TinyModel model(shape);
+  const auto prompt_a = prompt_of(300, 2), prompt_b = prompt_of(150, 3);
+  const auto want_a = resident_run(model, prompt_a, 200);
+  const auto want_b = resident_run(model, prompt_b, 200);
+  TinyHost host(model, 80, 30, options);
+  TinyHost::Sequence& a = host.add(1, prompt_a);
+  TinyHost::Sequence& b = host.add(0, prompt_b);
+  host.prefill(a, 48);
+  host.cut(a, 2 * kSelection);
+  host.prefill(b, 64);
+  host.cut(b, 2 * kSelection);
+  std::mt19937 random(4);
+  for (int step = 0; step < 200; ++step) {
+    for (TinyHost::Sequence* s : {&a, &b}) {
+      if (random() % 8 == 0) {
+        const int32_t least = grow_to_one ? 1 : kSelection;
+        const auto keep = least + static_cast<int32_t>(random() % 8);
+        if (keep < std::ssize(s->frames)) host.cut(*s, keep);
+      }
+      if (random() % 6 == 0) host.grow(*s, static_cast<int32_t>(random() % 3));
+      host.decode(*s);
+    }
+    host.step();
+  }
+  expect_same(want_a, a.output);
+  expect_same(want_b, b.output);
+  EXPECT_EQ(a.error, "");
+  EXPECT_GT(host.totals().pages_missed, 100);
+  EXPECT_GT(host.totals().pages_evicted, 100);
+  EXPECT_GE(host.totals().pages_loaded, host.totals().pages_missed);
+}
+
+TEST(Tiered, FramesForTwoSelections) {
+  run_tiered({}, tier(), false);
+}
+TEST(Tiered, FramesBelowOneSelectionUseScratch) {
+  run_tiered({}, tier(), true);
+}
+TEST(Tiered, ReusedSelections) {
+  run_tiered({.reuse_interval = 4}, tier(), false);
+}
+TEST(Tiered, OneRowOfScratchAtATime) {
+  HostTierOptions options = tier();
+  options.scratch_frames = 2 * kSelection;
+  run_tiered({}, options, true);
+}
+TEST(Tiered, CopiedPageByPage) {
+  run_tiered({}, tier(core::LoadMethod::kMemcpy, core::SaveMethod::kMemcpy), false);
+}
+TEST(Tiered, ScatteredInTheStep) {
+  run_tiered({}, tier(core::LoadMethod::kBatched, core::SaveMethod::kGpuDirect), false);
+}
+TEST(Tiered, SlowSaves) {
+  HostTierOptions options = tier(core::LoadMethod::kUva, core::SaveMethod::kMemcpy);
+  auto count = std::make_shared<std::atomic<int>>(0);
+  options.transfers.fault = [count](bool is_save, const store::PageCopy&) -> base::Result<void> {
+    if (is_save && ++*count % 16 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return {};
+  };
+  run_tiered({}, options, true);
+}
+
+TEST(Tiered, DenseFirstLayers) {
+  HostTierOptions options = tier();
+  options.scratch_frames = 80;  // all pages of a layer
+  run_tiered({.dense_layers = 1}, options, true);
+}
+
+// Two thirds of the heads stream, one of them in a layer without any other.
+core::HeadKinds streaming_heads() {
+  const core::HeadKind streaming{.sink = 10, .local = 40}, retrieval{};
+  return {.num_layers = 3,
+          .num_kv_heads = 2,
+          .kinds = {streaming, retrieval, streaming, streaming, retrieval, streaming}};
+}
+
+TEST(Tiered, StreamingHeads) {
+  run_tiered({.heads = streaming_heads()}, tier(), true);
+}
+
+TEST(Tiered, APutBackSequenceReturnsUndisturbed) {
+  TinyModel model({});
+  const auto prompt_a = prompt_of(200, 5), prompt_b = prompt_of(120, 6);
+  const auto want_a = resident_run(model, prompt_a, 60);
+  TinyHost host(model, 64, 20, tier());
+  TinyHost::Sequence& a = host.add(0, prompt_a);
+  TinyHost::Sequence& b = host.add(1, prompt_b);
+  host.prefill(a, 48);
+  host.run(a, 20);
+  host.cut(a, 1);
+  host.prefill(b, 48);
+  host.run(b, 20);
+  host.end(b, false);
+  host.grow(a, kSelection);
+  host.run(a, 40);
+  expect_same(want_a, a.output);
+}
+
+// A prefix in shared rows, of a resident sequence and of one that is not; and let go of.
+TEST(Tiered, SharedRows) {
+  TinyModel model({});
+  auto prompt_a = prompt_of(200, 7), prompt_b = prompt_a;
+  prompt_b.resize(130);
+  const auto tail = prompt_of(60, 8);
+  prompt_b.insert(prompt_b.end(), tail.begin(), tail.end());
+  const auto want_b = resident_run(model, prompt_b, 60);
+  TinyHost host(model, 64, 40, tier());
+  TinyHost::Sequence& a = host.add(0, prompt_a);
+  host.prefill(a, 48);
+  host.end(a, true);
+  TinyHost::Sequence& b = host.add(0, prompt_b);
+  host.share_prefix(b, a, 8);
+  host.load_shared(b, 8);
+  host.prefill(b, 48);
+  host.run(b, 20);
+  host.cut(b, kSelection);
+  host.run(b, 20);
+  host.cut(b, 3, /*drop_shared=*/true);
+  host.grow(b, 2);
+  host.run(b, 20);
+  expect_same(want_b, b.output);
+  EXPECT_GT(host.totals().pages_missed, 0);
+}
+
+// A prompt a layer at a time, each layer in pieces of `piece` tokens; layers at once where `piece`
+// takes the whole prompt.
+void prefill_segmented(TinyHost& host, TinyHost::Sequence& s, int32_t piece, int32_t layers) {
+  host.give_activations(s);
+  const int32_t begin = s.computed;
+  for (int32_t layer = 0; layer < TinyModel::kLayers; layer += layers) {
+    const int32_t layer_end = std::min(layer + layers, TinyModel::kLayers);
+    for (int32_t token = begin; token < s.prompt_len; token += piece) {
+      host.plan_layers(s, token, std::min(s.prompt_len, token + piece), layer, layer_end);
+      host.step();
+    }
+  }
+}
+
+TEST(Segmented, LayerBuffersAreTheSameAsChunks) {
+  for (const TinyShape& shape : {TinyShape{}, TinyShape{.heads = streaming_heads()}}) {
+    TinyModel model(shape);
+    for (int32_t length : {16, 100, 288, 331}) {
+      const auto prompt = prompt_of(length, 9);
+      const auto want = resident_run(model, prompt, 30);
+      for (auto [piece, layers] : {std::pair{96, 1}, {640, 1}, {640, 2}, {640, 3}}) {
+        TinyHost host(model, 64, 60, tier());
+        TinyHost::Sequence& s = host.add(0, prompt);
+        s.resident = false;
+        host.grow(s, 1);
+        host.give_layer_buffers(s);
+        prefill_segmented(host, s, piece, layers);
+        host.cut(s, 1);
+        host.grow(s, kSelection);
+        host.run(s, 30);
+        expect_same(want, s.output);
+        EXPECT_GE(host.totals().layers_segmented, 3);
+      }
+    }
+  }
+}
+
+TEST(Segmented, StraightIntoRowsIsTheSameAsChunks) {
+  TinyModel model({});
+  const auto prompt = prompt_of(331, 10);
+  const auto want = resident_run(model, prompt, 30);
+  for (int32_t piece : {96, 640}) {
+    TinyHost host(model, 64, 60, tier());
+    TinyHost::Sequence& s = host.add(0, prompt);
+    host.grow(s, 23);
+    prefill_segmented(host, s, piece, 1);
+    host.run(s, 10);
+    EXPECT_EQ(host.totals().pages_missed, 0);
+    host.cut(s, kSelection);
+    host.run(s, 20);
+    expect_same(want, s.output);
+  }
+}
+
+TEST(Segmented, ACachedPrefixEntersLayerByLayer) {
+  for (bool streaming : {false, true}) {
+    TinyModel model({.heads = streaming ? streaming_heads() : core::HeadKinds{}});
+    auto prompt_a = prompt_of(260, 11), prompt_b = prompt_a;
+    const auto tail = prompt_of(75, 12);
+    prompt_b.insert(prompt_b.end(), tail.begin(), tail.end());
+    const auto want_a = resident_run(model, prompt_a, 0);
+    const auto want_b = resident_run(model, prompt_b, 30);
+    HostTierOptions options = tier();
+    options.home_streaming_heads = streaming;
+    for (int32_t shared : {0, 5}) {
+      for (int32_t piece : {32, 640}) {
+        TinyHost host(model, 64, 60, options);
+        TinyHost::Sequence& a = host.add(0, prompt_a);
+        a.resident = false;
+        host.grow(a, 1);
+        host.give_layer_buffers(a);
+        prefill_segmented(host, a, 64, 1);
+        expect_same(want_a, a.output);
+        host.end(a, true);
+        TinyHost::Sequence& b = host.add(0, prompt_b);
+        b.resident = false;
+        host.share_prefix(b, a, 16);
+        host.load_shared(b, shared);
+        host.grow(b, 1);
+        host.give_layer_buffers(b);
+        prefill_segmented(host, b, piece, 1);
+        host.cut(b, 1);
+        host.grow(b, kSelection);
+        host.run(b, 30);
+        expect_same(want_b, b.output);
+      }
+    }
+  }
+}
+
+// Fails the transfers of one home, as long as it is asked to.
+struct Fault {
+  std::atomic<const std::byte*> home{nullptr};
+  std::atomic<bool> save{false};
+  store::TransferFault function() {
+    return [this](bool is_save, const store::PageCopy& copy) -> base::Result<void> {
+      if (is_save == save && (is_save ? copy.to : copy.from) == home.load()) {
+        return base::error(base::Code::kIo, "page lost");
+      }
+      return {};
+    };
+  }
+};
+
+TEST(Tiered, AFailedLoadFailsItsSequenceAlone) {
+  TinyModel model({});
+  const auto prompt_a = prompt_of(200, 13), prompt_b = prompt_of(200, 14);
+  const auto want_a = resident_run(model, prompt_a, 30);
+  Fault fault;
+  HostTierOptions options = tier();
+  options.transfers.fault = fault.function();
+  TinyHost host(model, 64, 30, options);
+  TinyHost::Sequence& a = host.add(0, prompt_a);
+  TinyHost::Sequence& b = host.add(1, prompt_b);
+  host.prefill(a, 48);
+  host.cut(a, kSelection);
+  host.prefill(b, 48);
+  host.cut(b, kSelection);
+  fault.home = host.executor().tier()->homes().item(3, core::index(b.blocks[0]));
+  for (int i = 0; i < 30; ++i) {
+    host.decode(a);
+    if (b.error.empty()) host.decode(b);
+    host.step();
+  }
+  expect_same(want_a, a.output);
+  EXPECT_EQ(a.error, "");
+  EXPECT_NE(b.error, "");
+  EXPECT_FALSE(host.result().segments.size() > 1);
+}
+
+TEST(Tiered, AFailedSaveLosesItsBlock) {
+  TinyModel model({});
+  const auto prompt = prompt_of(100, 15);
+  Fault fault;
+  fault.save = true;
+  HostTierOptions options = tier();
+  options.transfers.fault = fault.function();
+  TinyHost host(model, 64, 30, options);
+  TinyHost::Sequence& s = host.add(0, prompt);
+  host.plan(s, 48);
+  fault.home = host.executor().tier()->homes().item(2, core::index(s.blocks[1]));
+  host.step();
+  std::vector<core::BlockId> lost;
+  while (lost.empty()) {
+    if (s.computed < s.prompt_len) {
+      host.plan(s, s.computed + 1);
+    } else {
+      host.decode(s);
+    }
+    host.step();
+    lost = host.result().lost;
+  }
+  EXPECT_EQ(std::ranges::count(lost, s.blocks[1]), 1);
+  EXPECT_NE(s.error, "");
+}
+
+}  // namespace
+}  // namespace exec
