@@ -85,7 +85,13 @@ def gguf_file(path, arch, tokenizer, weight_type="Q4_0", rope=None):
     if arch == "qwen2":
         for part, size in (("q", 2 * head), ("k", head), ("v", head)):
             vector(f"blk.0.attn_{part}.bias", size)
-    if arch == "qwen3":
+    if arch == "gemma3":
+        writer.add_uint32("gemma3.attention.sliding_window", 64)
+        writer.add_array("gemma3.attention.sliding_window_pattern", [True])
+        writer.add_float32("gemma3.rope.freq_base_swa", 5000.0)
+        vector("blk.0.post_attention_norm.weight", width)
+        vector("blk.0.post_ffw_norm.weight", width)
+    if arch in ("qwen3", "gemma3"):
         vector("blk.0.attn_q_norm.weight", head)
         vector("blk.0.attn_k_norm.weight", head)
     if rope == "divisors":
@@ -157,6 +163,13 @@ def make_hf_config():
                   "sliding_window": 4096, "max_window_layers": 28, "bos_token_id": 1},
         "qwen3": {"model_type": "qwen3", **sizes, "rope_parameters": {"rope_type": "linear", "factor": 2.0,
                   "rope_theta": 1e6}, "layer_types": ["full_attention"] * 2, "attention_bias": True},
+        "gemma3": {"model_type": "gemma3", "vision_config": {}, "eos_token_id": [1, 106], "text_config": {
+                   "model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34, "sliding_window": 1024,
+                   "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "sliding_window_pattern": 6}},
+        "gemma3_text": {"model_type": "gemma3_text", **sizes, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256,
+                        "layer_types": ["sliding_attention", "full_attention"] * 8, "rope_parameters": {
+                            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}},
         "mistral": {"model_type": "mistral", **sizes, "sliding_window": None, "residual_scale": 2.0},
         "quantised": {"model_type": "llama", **sizes, "quantization_config": {"quant_method": "awq"}},
         "generation": {"bos_token_id": 1, "eos_token_id": [2, 7], "temperature": 0.6},
@@ -173,3 +186,4 @@ if __name__ == "__main__":
     make_gguf()
     make_safetensors()
     make_hf_config()
+    gguf_file(CORPUS / "gguf" / "gemma3_q4_0.gguf", "gemma3", "llama")
