@@ -27,7 +27,7 @@ def short_needle():
 
 class CommandLine(unittest.TestCase):
     def test_help_has_an_example(self):
-        for subcommand in (["serve"], ["generate"], ["bench"], ["bench", "serve"], ["inspect"], ["eval", "needles"], ["trace"]):
+        for subcommand in (["serve"], ["generate"], ["bench"], ["bench", "serve"], ["inspect"], ["eval", "needles"], ["trace"], ["calibrate"]):
             done = run(*subcommand, "--help")
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("Example", done.stdout)
