@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,8 @@
 namespace store {
 namespace {
 
+// The books of a record take some 200 bytes of memory, for ever: 16 million are 3 GiB.
+constexpr uint64_t kRecordsMax = 1 << 24;
 constexpr int kIoThreads = 4;  // without io_uring
 // A read or write that takes longer than this is waited for all the same, in another turn.
 constexpr int64_t kWaitUs = 100'000;
@@ -49,13 +52,20 @@ base::Result<std::unique_ptr<DiskStore>> DiskStore::open(const DiskStoreOptions&
         base::Code::kInvalidArgument, "the disk tier of {} is smaller than one record of {}",
         base::format_bytes(options.capacity_bytes), base::format_bytes(store->stride_bytes_));
   }
+  if (store->num_records_ > kRecordsMax) {
+    return base::error(base::Code::kTooLarge,
+                       "the disk tier of {} is {} records of {}, at most {} can be kept track of",
+                       base::format_bytes(options.capacity_bytes), store->num_records_,
+                       base::format_bytes(store->stride_bytes_), kRecordsMax);
+  }
   RETURN_IF_ERROR(store->lock_folder());
   RETURN_IF_ERROR(store->open_index());
   RETURN_IF_ERROR(store->open_data(store->entries_.empty()));
   RETURN_IF_ERROR(store->make_buffers());
-  LOG_INFO("disk tier: {} records of {} in {}, {} of them filled, through {}", store->num_records_,
-           base::format_bytes(store->stride_bytes_), options.path, store->entries_.size(),
-           store->io_name());
+  LOG_INFO("disk tier: {} records of {} in {}, {} of them filled, through {}, {} of buffers",
+           store->num_records_, base::format_bytes(store->stride_bytes_), options.path,
+           store->entries_.size(), store->io_name(), base::format_bytes(store->buffers_.size()));
+  store->warn_of_space();
   return store;
 }
 
@@ -124,6 +134,20 @@ base::Result<void> DiskStore::open_data(bool empty) {
   writer_ = std::make_unique<IndexWriter>(std::move(*index_), data_fd_);
   index_.reset();
   return {};
+}
+
+// Not an error: others may give space back, and a full disk only means records not written.
+void DiskStore::warn_of_space() const {
+  struct statvfs space{};
+  struct stat data{};
+  if (::fstatvfs(data_fd_, &space) != 0 || ::fstat(data_fd_, &data) != 0) return;
+  const auto free_bytes = static_cast<int64_t>(space.f_bavail * space.f_frsize);
+  const int64_t used_bytes = int64_t{data.st_blocks} * 512;
+  const int64_t wanted_bytes = static_cast<int64_t>(num_records_) * stride_bytes_ - used_bytes;
+  if (wanted_bytes > free_bytes) {
+    LOG_WARN("the disk tier may grow by {}, its disk has {} free", base::format_bytes(wanted_bytes),
+             base::format_bytes(free_bytes));
+  }
 }
 
 base::Result<void> DiskStore::make_buffers() {

@@ -113,6 +113,7 @@ class DiskStore {
   base::Result<void> open_index();
   base::Result<void> open_data(bool empty);
   base::Result<void> make_buffers();
+  void warn_of_space() const;
   std::string file(const char* name) const { return options_.path + "/" + name; }
   std::span<std::byte> record_of(const Slot& slot) const;
 

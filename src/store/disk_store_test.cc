@@ -204,6 +204,9 @@ TEST_P(DiskStoreTest, RefusesWhatCannotBe) {
   DiskStoreOptions small = options();
   small.capacity_bytes = 100;
   EXPECT_EQ(DiskStore::open(small).error().code, base::Code::kInvalidArgument);
+  DiskStoreOptions large = options();
+  large.capacity_bytes = int64_t{1} << 62;
+  EXPECT_EQ(DiskStore::open(large).error().code, base::Code::kTooLarge);
   DiskStoreOptions nowhere = options();
   nowhere.path = folder_ + "/not/there";
   EXPECT_EQ(DiskStore::open(nowhere).error().code, base::Code::kIo);
