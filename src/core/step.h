@@ -98,8 +98,10 @@ struct BlockCopy {
 // The device keeps only the first `keep` of the sequence's own rows: the pages last selected
 // longest ago are evicted (all of them have homes), the others move into the rows that stay.
 // Afterwards the cut rows are anybody's, and so are the sequence's layer buffers: the cut waits for
-// the saves that read them. keep >= 1 while the sequence lives, for its tail. keep == 0 forgets the
-// sequence: `slot` is free for another; where the slot does not hold it, nothing happens.
+// the saves that read them. Bytes of cut rows stay until somebody writes there: a prompt's rows can
+// become shared ones as they are. keep >= 1 while the sequence lives, for its tail. keep == 0
+// forgets the sequence: `slot` is free for another; where the slot does not hold it, nothing
+// happens.
 struct FrameCut {
   SeqId seq{};
   int32_t slot = 0;
