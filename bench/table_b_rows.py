@@ -120,12 +120,14 @@ def tiers(bench):
         frames = max(4 * budget // 32, 1)
         mib, got = memory_for(bench, frames, context, "--preset", "full", "--budget", budget)
         tiered = bench.needles(NEEDLES / name, "--preset", "full", "--device-memory", f"{mib}MiB", *policy)
-        did_something(tiered, "pages_missed", "pages_loaded", "pages_saved")
+        did_something(tiered, "pages_saved", "selections")
         differing = sum(a["tokens"] != b["tokens"] for a, b in zip(resident["answers"], tiered["answers"]))
         missed = tiered["kv"]["pages_missed"] / tiered["kv"]["pages_selected"]
         rows.append(row(f"{name[8:-6]} set through tiers, {got} rows of frames ({got * 32 / budget:.1f} selections)", "the same tokens",
                         f"{differing} of {len(tiered['answers'])} answers differ; {100 * missed:.1f} % of the pages missed",
                         differing == 0, kv=tiered["kv"], sizes=tiered["sizes"]))
+    # Four selections hold a short context whole, so a set alone may miss nothing.
+    did_something({"kv": {"pages_missed": sum(r["kv"]["pages_missed"] for r in rows)}}, "pages_missed")
     return rows
 
 
