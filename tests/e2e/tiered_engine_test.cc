@@ -152,4 +152,20 @@ TEST(TieredEngine, SparseOffloadWithoutAdmission) {
   EXPECT_EQ(got.counters.kv.layers_segmented, 0);
 }
 
+// Streaming heads: rings on a device over a host tier, pages in blocks without one; the last two
+// requests find their windows in the homes of a cached prefix.
+TEST(TieredEngine, FullPresetWithStreamingHeads) {
+  apps::ServingOptions want = options("sparse", "1GiB");
+  want.kv.heads = data("models/longneedle/heads-0.75.json");
+  apps::ServingOptions o = options("full", "36MiB");
+  o.kv.host_memory = "512MiB";
+  o.kv.heads = want.kv.heads;
+  o.max_num_batched_tokens = 128;  // small rings, so that memory runs out of frames first
+  const Answers got = answer_all(o);
+  expect_same(answer_all(want), got);
+  EXPECT_GT(got.counters.kv.pages_missed, 0);
+  EXPECT_GT(got.counters.kv.layers_segmented, 0);
+  EXPECT_GT(got.all.back().cached_tokens, 0);
+}
+
 }  // namespace
