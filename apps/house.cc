@@ -40,6 +40,8 @@ base::Result<device::Isa> choose_isa(const std::string& name) {
 core::DType kv_type(const std::string& name) {
   if (name == "f16") return core::DType::kF16;
   if (name == "f32") return core::DType::kF32;
+  if (name == "int8") return core::DType::kI8;
+  if (name == "fp8_e4m3") return core::DType::kF8E4M3;
   return core::DType::kBF16;
 }
 

@@ -47,8 +47,8 @@ void add_engine_options(CLI::App& command, ServingOptions* o) {
   add_kv_options(command, &o->preset, &o->kv);
   command
       .add_option("--kv-cache-dtype", o->kv_cache_dtype,
-                  "type of keys and values: bf16, f16 or f32")
-      ->check(CLI::IsMember({"bf16", "f16", "f32"}))
+                  "type of keys and values: bf16, f16, f32, int8 or fp8_e4m3")
+      ->check(CLI::IsMember({"bf16", "f16", "f32", "int8", "fp8_e4m3"}))
       ->capture_default_str()
       ->group(kBehaviour);
   command

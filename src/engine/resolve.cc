@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "base/check.h"
@@ -42,6 +43,13 @@ base::Result<void> check_kv_options(const EngineOptions& options, const core::Mo
     RETURN_IF_ERROR(check_range("--max-inject-tokens", tiers.max_inject_tokens, options.page_tokens,
                                 int64_t{1} << 40));
   }
+  const bool quantised =
+      options.kv_type == core::DType::kI8 || options.kv_type == core::DType::kF8E4M3;
+  if (tiers.host_memory_bytes && quantised) {
+    return error(Code::kUnsupported,
+                 "--kv-cache-dtype int8 and fp8_e4m3 have no host tier yet: use a preset without "
+                 "one, or bf16");
+  }
   if (tiers.host_memory_bytes && sparse.budget_tokens == 0) {
     return error(Code::kInvalidArgument, "--host-memory needs a --budget");
   }
@@ -69,9 +77,11 @@ base::Result<void> check_options(const EngineOptions& options, const core::Model
     return error(Code::kInvalidArgument, "--page-size is {}: it must be 16, 32 or 64",
                  options.page_tokens);
   }
-  if (options.kv_type != core::DType::kBF16 && options.kv_type != core::DType::kF16 &&
-      options.kv_type != core::DType::kF32) {
-    return error(Code::kInvalidArgument, "--kv-cache-dtype is {}: it must be BF16, F16 or F32",
+  constexpr std::array kKvTypes{core::DType::kBF16, core::DType::kF16, core::DType::kF32,
+                                core::DType::kI8, core::DType::kF8E4M3};
+  if (std::ranges::find(kKvTypes, options.kv_type) == kKvTypes.end()) {
+    return error(Code::kInvalidArgument,
+                 "--kv-cache-dtype is {}: it must be BF16, F16, F32, int8 or fp8_e4m3",
                  core::info(options.kv_type).name);
   }
   RETURN_IF_ERROR(check_kv_options(options, model));

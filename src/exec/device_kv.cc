@@ -27,13 +27,21 @@ base::Result<DeviceKv> DeviceKv::create(const KvOptions& options, int32_t num_ro
                                                        .num_rows = num_blocks,
                                                        .item_bytes = options.page.stats_bytes()},
                                                       "page statistics"));
+  const bool quantised = options.page.is_quantised();
+  ASSIGN_OR_RETURN(kv.open_, store::PagePool::create(
+                                 {.num_columns = options.open_layers() * options.num_kv_heads,
+                                  .num_rows = options.max_num_seqs,
+                                  .item_bytes = options.open_page().page_bytes()},
+                                 "open pages"));
   for (int32_t layer = 0; layer < options.num_layers; ++layer) {
     for (int32_t head = 0; head < options.num_kv_heads; ++head) {
       const int32_t column = kv.columns_.column(layer, head);
       const int32_t ring_column = kv.ring_columns_.column(layer, head);
       kv.heads_.push_back(
           {.base = ring_column >= 0 ? kv.rings_.column(ring_column) : kv.frames_.column(column),
-           .kind = options.heads.at(layer, head)});
+           .kind = options.heads.at(layer, head),
+           .open_base =
+               quantised ? kv.open_.column(layer * options.num_kv_heads + head) : nullptr});
     }
   }
   return kv;

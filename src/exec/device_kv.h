@@ -48,7 +48,8 @@ class DeviceKv {
 
   // Everything that create() took.
   int64_t bytes() const {
-    return frames_.shape().bytes() + rings_.shape().bytes() + stats_.shape().bytes();
+    return frames_.shape().bytes() + rings_.shape().bytes() + stats_.shape().bytes() +
+           open_.shape().bytes();
   }
 
  private:
@@ -58,6 +59,7 @@ class DeviceKv {
   store::PagePool frames_;          // [block columns][num_rows]
   store::PagePool rings_;           // [ring columns][slot * ring frames + frame of the ring]
   store::PagePool stats_;           // [selecting columns][num_blocks]
+  store::PagePool open_;            // [open layers * Hk][slot]
   std::vector<ops::KvHead> heads_;  // (L, Hk)
 };
 

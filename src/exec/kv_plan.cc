@@ -42,6 +42,19 @@ core::RingShape KvOptions::ring() const {
   return rings ? core::ring_shape(heads, page.page_tokens, rows_max) : core::RingShape{};
 }
 
+core::PageShape KvOptions::open_page() const {
+  core::PageShape open = page;
+  open.type = core::DType::kBF16;
+  return open;
+}
+
+int32_t KvOptions::open_layers() const {
+  if (!page.is_quantised()) return 0;
+  // Beside the first page of each segment, rows begin at most so many.
+  const int32_t begun = rows_max / page.page_tokens + max_num_seqs;
+  return num_layers + (begun + max_num_seqs - 1) / max_num_seqs;
+}
+
 int32_t selecting_rows_max(const KvOptions& options) {
   if (!options.is_sparse()) return 0;
   const int64_t row_bytes = int64_t{options.num_kv_heads} * options.pages_max() * 4;
@@ -59,6 +72,8 @@ KvBytes kv_bytes(const KvOptions& options) {
   bytes.slot_ring = options.ring_columns().num_columns() * page_bytes * options.ring().frames();
   bytes.slot_state = selecting * SelectionState::column_bytes(options) +
                      (options.rings ? 2 : 1) * align(pages_max * 4);
+  bytes.open_pages = int64_t{options.open_layers()} * options.num_kv_heads * options.max_num_seqs *
+                     options.open_page().page_bytes();
   if (selecting > 0) {
     const int64_t rows = selecting_rows_max(options);
     const int64_t head_bytes = pages_max * 4 + options.listed_max() * 2 * 4 + 4;

@@ -39,6 +39,10 @@ struct KvOptions {
   core::KvColumns ring_columns() const;       // none without rings
   core::KvColumns selecting_columns() const;  // whose pages have statistics and are selected
   core::RingShape ring() const;               // no frames without rings
+  // Quantised KV: BF16 pages being filled, one a slot and head in each layer, and in as many layers
+  // of pretence behind the last those that rows of one layer of one step begin and fill.
+  core::PageShape open_page() const;
+  int32_t open_layers() const;  // 0: KV is not quantised
 };
 
 // Device bytes beside the weights and the model's workspace.

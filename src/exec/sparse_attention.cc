@@ -1,6 +1,7 @@
 #include "exec/sparse_attention.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -44,9 +45,9 @@ SparseAttention::SparseAttention(device::Stream& stream, const ops::OpTable& ops
   const auto rows = static_cast<size_t>(options_.rows_max);
   group_rows_max_ = selecting_rows_max(options_);
   const auto group_rows = static_cast<size_t>(group_rows_max_);
-  if (options_.is_sparse()) {
-    stats_items_.reserve((rows / static_cast<size_t>(options_.page.page_tokens) + seqs) * heads);
-  }
+  const size_t sealed_max = (rows / static_cast<size_t>(options_.page.page_tokens) + seqs) * heads;
+  if (options_.is_sparse()) stats_items_.reserve(sealed_max);
+  if (options_.page.is_quantised()) seal_items_.reserve(sealed_max);
   score_items_.reserve(group_rows * heads);
   runs_.reserve(std::min(group_rows, seqs));
   attention_segments_.reserve(seqs + group_rows);
@@ -101,12 +102,14 @@ void SparseAttention::begin_pass(std::span<const core::Segment> planned) {
 void SparseAttention::attend(const model::AttendArgs& args) {
   const ops::KvLayer kv = kv_.layer(args.layer);
   if (tier_ != nullptr) list_own_pages(args.layer);
+  tables_.enter_layer(args.layer);
   ops_.kv_write(stream_, {.kv = kv,
                           .k = args.k,
                           .v = args.v,
                           .k_stride = args.stride,
                           .v_stride = args.stride,
                           .segments = tables_.segments()});
+  quantise_pages(kv);
   seal_pages(args.layer, kv);
   const size_t num_rows = selecting_heads(args.layer).empty() ? 0 : tables_.selecting_rows().size();
   append_whole(num_rows > 0);
@@ -120,6 +123,7 @@ void SparseAttention::attend(const model::AttendArgs& args) {
     begin = end;
   }
   run_attention(args, kv);
+  carry_open_pages(kv);
 }
 
 // Of the segments listed since the last call.
@@ -158,6 +162,43 @@ void SparseAttention::fetch_and_attend(const model::AttendArgs& args, const ops:
   }
   fetch_rows_.clear();
   fetch_segments_.clear();
+}
+
+// Quantises the pages whose last row was just written.
+void SparseAttention::quantise_pages(const ops::KvLayer& kv) {
+  if (!options_.page.is_quantised() || tables_.sealed_pages().empty()) return;
+  seal_items_.clear();
+  const auto segments = tables_.segments();
+  for (const SealedPage& sealed : tables_.sealed_pages()) {
+    const ops::AttentionSegment& s = segments[static_cast<size_t>(sealed.segment)];
+    const int32_t open = s.open_frames[sealed.page - s.position_begin / options_.page.page_tokens];
+    for (int32_t head = 0; head < options_.num_kv_heads; ++head) {
+      const bool streaming = kv.heads[static_cast<size_t>(head)].kind.is_streaming();
+      const int32_t frame = streaming ? s.stream_frames[sealed.page]
+                                      : s.frames[head * s.frames_head_stride + sealed.page];
+      seal_items_.push_back({.open = kv.open_frame(open, head), .page = kv.frame(frame, head)});
+    }
+  }
+  ops_.kv_seal(stream_, {.page = options_.page, .items = seal_items_});
+}
+
+// Rows of pages that the next step goes on with move to their slots' open pages.
+void SparseAttention::carry_open_pages(const ops::KvLayer& kv) {
+  const core::PageShape page = options_.open_page();
+  const int64_t row_bytes = core::row_bytes(page.type, page.head_dim);
+  const int64_t v_offset = page.page_tokens * row_bytes;
+  for (const CarriedPage& carried : tables_.carried_pages()) {
+    const ops::AttentionSegment& s = tables_.segments()[static_cast<size_t>(carried.segment)];
+    const int32_t last = (s.position_begin + s.row_end - s.row_begin - 1) / page.page_tokens -
+                         s.position_begin / page.page_tokens;
+    const auto bytes = static_cast<size_t>(carried.num_tokens * row_bytes);
+    for (int32_t head = 0; head < options_.num_kv_heads; ++head) {
+      const std::byte* const from = kv.open_frame(s.open_frames[last], head);
+      std::byte* const to = kv.open_frame(s.open_frames[0], head);
+      std::memcpy(to, from, bytes);
+      std::memcpy(to + v_offset, from + v_offset, bytes);
+    }
+  }
 }
 
 // Statistics of the pages whose last row was just written.
@@ -316,6 +357,10 @@ void SparseAttention::append_group(RowRange group) {
     ops::AttentionSegment segment = tables_.segments()[static_cast<size_t>(row.segment)];
     segment.row_begin = row.row;
     segment.row_end = row.row + 1;
+    if (segment.open_frames != nullptr) {
+      const int32_t page_tokens = options_.page.page_tokens;
+      segment.open_frames += row.position / page_tokens - segment.position_begin / page_tokens;
+    }
     segment.position_begin = row.position;
     segment.frames = lists_.as<int32_t>() + at * list_stride_;
     segment.frames_head_stride = list_stride_;

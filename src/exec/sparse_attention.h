@@ -79,7 +79,9 @@ class SparseAttention final : public model::LayerAttention {
   SelectionPlace place_of(const SelectingRow& row, int32_t layer, int32_t head) const {
     return {tables_.planned(row.segment).seq, row.position, layer, head};
   }
+  void quantise_pages(const ops::KvLayer& kv);
   void seal_pages(int32_t layer, const ops::KvLayer& kv);
+  void carry_open_pages(const ops::KvLayer& kv);
   void select_group(const model::AttendArgs& args, RowRange group);
   void score(const model::AttendArgs& args, RowRange group);
   void select_rows(int32_t layer, RowRange run, size_t group_begin, const LayerHead& head,
@@ -108,6 +110,7 @@ class SparseAttention final : public model::LayerAttention {
   std::vector<LayerHead> layer_heads_;     // of all layers
   std::vector<size_t> layer_heads_begin_;  // (L + 1)
   std::vector<ops::PageStatsItem> stats_items_;
+  std::vector<ops::KvSealItem> seal_items_;  // quantised KV
   std::vector<ops::PageScoreItem> score_items_;
   std::vector<RowRange> runs_;  // of the group: rows of one sequence each
   std::vector<ops::AttentionSegment> attention_segments_;

@@ -20,7 +20,13 @@ StepTables::StepTables(const KvOptions& options)
   whole_planned_.reserve(seqs);
   const auto rows = static_cast<size_t>(options_.rows_max);
   if (options_.is_sparse()) selecting_rows_.reserve(rows);
-  sealed_pages_.reserve(rows / static_cast<size_t>(options_.page.page_tokens) + seqs);
+  const size_t pages_begun = rows / static_cast<size_t>(options_.page.page_tokens) + seqs;
+  sealed_pages_.reserve(pages_begun);
+  if (options_.page.is_quantised()) {
+    open_frames_.reserve(pages_begun + seqs);
+    open_borrowed_.reserve(pages_begun);
+    carried_pages_.reserve(seqs);
+  }
 }
 
 void StepTables::begin(std::span<const core::Segment> planned, SelectionState* state) {
@@ -30,6 +36,9 @@ void StepTables::begin(std::span<const core::Segment> planned, SelectionState* s
   whole_planned_.clear();
   selecting_rows_.clear();
   sealed_pages_.clear();
+  open_frames_.clear();
+  open_borrowed_.clear();
+  carried_pages_.clear();
   int32_t row_begin = 0;
   for (const core::Segment& segment : planned) {
     add(segment, row_begin, state);
@@ -47,6 +56,7 @@ void StepTables::add(const core::Segment& s, int32_t row_begin, SelectionState* 
                               .frames = frames_table(s)};
   if (tier_ != nullptr) whole.frames_head_stride = tier_->frames_head_stride(s.slot);
   if (any_streaming_) whole.stream_frames = options_.rings ? ring_table(s) : whole.frames;
+  if (options_.page.is_quantised()) whole.open_frames = open_table(s);
   segments_.push_back(whole);
   for (int32_t page = s.token_begin / page_tokens; page < s.token_end / page_tokens; ++page) {
     sealed_pages_.push_back({index, page});
@@ -84,6 +94,34 @@ const int32_t* StepTables::frames_table(const core::Segment& s) {
     table[page] = core::index(s.blocks[static_cast<size_t>(page)]);
   }
   return table;
+}
+
+// The segment's first page is open already, or begins, in its slot's place.
+const int32_t* StepTables::open_table(const core::Segment& s) {
+  const int32_t page_tokens = options_.page.page_tokens;
+  const int32_t pages = (s.token_end - 1) / page_tokens - s.token_begin / page_tokens + 1;
+  const size_t begin = open_frames_.size();
+  CHECK(begin + static_cast<size_t>(pages) <= open_frames_.capacity(), "{} open pages", pages);
+  open_frames_.push_back(s.slot);
+  for (int32_t page = 1; page < pages; ++page) {
+    open_borrowed_.push_back(open_frames_.size());
+    open_frames_.push_back(-1);  // enter_layer() says
+  }
+  if (pages > 1 && s.token_end % page_tokens != 0) {
+    carried_pages_.push_back({static_cast<int32_t>(segments_.size()), s.token_end % page_tokens});
+  }
+  return open_frames_.data() + begin;
+}
+
+// Frames count from the base of the layer's head, slots by slots; those behind the last layer
+// belong to whichever layer runs.
+void StepTables::enter_layer(int32_t layer) {
+  const int32_t slots = options_.max_num_seqs;
+  for (size_t i = 0; i < open_borrowed_.size(); ++i) {
+    const auto number = static_cast<int32_t>(i);
+    const int32_t layers = options_.num_layers + number / slots - layer;
+    open_frames_[open_borrowed_[i]] = layers * options_.num_kv_heads * slots + number % slots;
+  }
 }
 
 // Only pages that a row of the segment sees or writes: those of the sink and of the window.

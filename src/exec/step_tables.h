@@ -32,6 +32,13 @@ struct SealedPage {
   int32_t page = 0;     // of its sequence
 };
 
+// A page that the step begins and does not fill, behind the first of its segment: its rows move to
+// the slot's open page when the layer is done.
+struct CarriedPage {
+  int32_t segment = 0;     // of the plan
+  int32_t num_tokens = 0;  // of the page
+};
+
 class StepTables {
  public:
   explicit StepTables(const KvOptions& options);
@@ -54,10 +61,16 @@ class StepTables {
   std::span<const SelectingRow> selecting_rows() const { return selecting_rows_; }
   std::span<const SealedPage> sealed_pages() const { return sealed_pages_; }
 
+  // Quantised KV. Open frames of the segments' pages, for the heads of `layer`; the first of a
+  // segment is its slot's. Must be called before the tables are used in another layer.
+  void enter_layer(int32_t layer);
+  std::span<const CarriedPage> carried_pages() const { return carried_pages_; }
+
  private:
   // Frames of the segment's pages from position 0, in the slot's place.
   const int32_t* frames_table(const core::Segment& segment);
   const int32_t* ring_table(const core::Segment& segment);
+  const int32_t* open_table(const core::Segment& segment);
   void add(const core::Segment& segment, int32_t row_begin, SelectionState* state);
 
   const KvOptions options_;
@@ -71,6 +84,9 @@ class StepTables {
   std::vector<int32_t> whole_planned_;
   std::vector<SelectingRow> selecting_rows_;
   std::vector<SealedPage> sealed_pages_;
+  std::vector<int32_t> open_frames_;   // of all segments
+  std::vector<size_t> open_borrowed_;  // entries of it that are no slot's, in order
+  std::vector<CarriedPage> carried_pages_;
 };
 
 }  // namespace exec

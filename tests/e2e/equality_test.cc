@@ -32,6 +32,7 @@ struct Mode {
   int32_t reuse_interval = 1;
   const char* page_stats = "cuboid-mean";
   bool streaming = false;  // half of the heads
+  const char* kv_type = "bf16";
 };
 
 constexpr Mode kModes[] = {
@@ -52,6 +53,14 @@ constexpr Mode kModes[] = {
      .reuse_interval = 4,
      .streaming = true},
     {.name = "Streaming", .preset = "duo", .streaming = true},
+    {.name = "DenseInt8", .preset = "dense", .kv_type = "int8"},
+    {.name = "SparseFp8Streaming",
+     .preset = "lserve",
+     .budget = 256,
+     .logical_page_size = 16,
+     .reuse_interval = 4,
+     .streaming = true,
+     .kv_type = "fp8_e4m3"},
 };
 
 // A heads file of longneedle (8 layers of 2 KV heads): half of its heads see 64 + 128 tokens.
@@ -77,6 +86,7 @@ apps::ServingOptions options(const Mode& mode = kModes[0]) {
   o.deterministic = true;
   o.preset = mode.preset;
   o.kv.page_size = mode.page_size;
+  o.kv_cache_dtype = mode.kv_type;
   if (mode.budget > 0) {
     o.kv.budget = mode.budget;
     o.kv.logical_page_size = mode.logical_page_size;
