@@ -64,7 +64,12 @@ MemoryPlan::MemoryPlan(const EngineOptions& options, const core::ModelConfig& mo
   home_bytes_ = options.prefix_cache ? int64_t{model.num_layers} * model.num_kv_heads * page_bytes_
                                      : bytes_.block_pages;
   slot_tables_ = exec::HostTier::slot_bytes(kv_);
-  scratch_frames_ = std::min(kScratchRows, max_num_seqs) * layer_columns_max_ * kv_.listed_max();
+  // One row of a dense layer attends to every page. Scratch is whole rows of frames.
+  const int32_t row_pages = kv_.sparse.dense_layers > 0 ? pages_max() : 0;
+  const int32_t wanted =
+      layer_columns_max_ *
+      std::max(std::min(kScratchRows, max_num_seqs) * kv_.listed_max(), row_pages);
+  scratch_frames_ = exec::DeviceFrames::scratch_rows(num_columns_, wanted) * num_columns_;
   if (prefill_ == core::Prefill::kLayer) {
     // The longest prompt, and a step of others beside it.
     activation_pages_ = pages_max() + ceil_div(options.max_num_batched_tokens, options.page_tokens);

@@ -22,7 +22,7 @@ class DeviceFrames {
   }
   // Rows of the pool that hold at least so many frames of scratch.
   static int32_t scratch_rows(int32_t num_columns, int32_t scratch_frames) {
-    return (scratch_frames + num_columns - 1) / num_columns;
+    return num_columns == 0 ? 0 : (scratch_frames + num_columns - 1) / num_columns;
   }
 
   int32_t num_columns() const { return pool_->shape().num_columns; }

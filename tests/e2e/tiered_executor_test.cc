@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-#include "exec/tiny_host.h"
+#include "e2e/tiny_host.h"
 
 namespace exec {
 namespace {
@@ -168,28 +168,56 @@ TEST(Tiered, APutBackSequenceReturnsUndisturbed) {
 
 // A prefix in shared rows, of a resident sequence and of one that is not; and let go of.
 TEST(Tiered, SharedRows) {
-  TinyModel model({});
-  auto prompt_a = prompt_of(200, 7), prompt_b = prompt_a;
-  prompt_b.resize(130);
-  const auto tail = prompt_of(60, 8);
-  prompt_b.insert(prompt_b.end(), tail.begin(), tail.end());
-  const auto want_b = resident_run(model, prompt_b, 60);
-  TinyHost host(model, 64, 40, tier());
-  TinyHost::Sequence& a = host.add(0, prompt_a);
-  host.prefill(a, 48);
-  host.end(a, true);
-  TinyHost::Sequence& b = host.add(0, prompt_b);
-  host.share_prefix(b, a, 8);
-  host.load_shared(b, 8);
-  host.prefill(b, 48);
-  host.run(b, 20);
-  host.cut(b, kSelection);
-  host.run(b, 20);
-  host.cut(b, 3, /*drop_shared=*/true);
-  host.grow(b, 2);
-  host.run(b, 20);
-  expect_same(want_b, b.output);
-  EXPECT_GT(host.totals().pages_missed, 0);
+  for (const TinyShape& shape : {TinyShape{}, TinyShape{.heads = streaming_heads()}}) {
+    TinyModel model(shape);
+    auto prompt_a = prompt_of(200, 7), prompt_b = prompt_a;
+    prompt_b.resize(130);
+    const auto tail = prompt_of(60, 8);
+    prompt_b.insert(prompt_b.end(), tail.begin(), tail.end());
+    const auto want_b = resident_run(model, prompt_b, 60);
+    HostTierOptions options = tier();
+    options.home_streaming_heads = shape.heads.any_streaming();
+    TinyHost host(model, 64, 40, options);
+    TinyHost::Sequence& a = host.add(0, prompt_a);
+    host.prefill(a, 48);
+    host.end(a, true);
+    TinyHost::Sequence& b = host.add(0, prompt_b);
+    host.share_prefix(b, a, 8);
+    host.load_shared(b, 8);
+    host.prefill(b, 48);
+    host.run(b, 20);
+    host.cut(b, kSelection);
+    host.run(b, 20);
+    host.cut(b, 3, /*drop_shared=*/true);
+    host.grow(b, 2);
+    host.run(b, 20);
+    expect_same(want_b, b.output);
+    EXPECT_GT(host.totals().pages_missed, 0);
+  }
+}
+
+// A sequence that lost everything is computed again: its generated rows as decode rows, a page of
+// them in a step, some over all their pages and some under selection.
+TEST(Tiered, ReplaysDecodeRows) {
+  for (int32_t reuse_interval : {1, 4}) {
+    TinyModel model({.reuse_interval = reuse_interval});
+    for (int32_t length : {40, 150}) {
+      const auto prompt = prompt_of(length, 16);
+      const auto want = resident_run(model, prompt, 60);
+      TinyHost host(model, 64, 30, tier());
+      TinyHost::Sequence& s = host.add(0, prompt);
+      for (const Sampled& sampled : want) s.tokens.push_back(sampled.token);
+      s.tokens.pop_back();
+      host.prefill(s, 48);
+      host.cut(s, 2);
+      while (s.output.empty()) {
+        const int32_t page_end = (s.computed / host.page_tokens() + 1) * host.page_tokens();
+        host.plan(s, std::min(static_cast<int32_t>(s.tokens.size()), page_end));
+        host.step();
+      }
+      expect_same({want.back()}, s.output);
+    }
+  }
 }
 
 // A prompt a layer at a time, each layer in pieces of `piece` tokens; layers at once where `piece`
