@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "ops/page_select.h"
+#include "ops/kv_seal.h"
 
 namespace e2e {
 namespace {
@@ -38,13 +38,17 @@ AttentionOracle::AttentionOracle(device::Stream& stream, const ops::OpTable& rea
       options_(options),
       num_q_heads_(num_q_heads),
       columns_(static_cast<size_t>(options.num_layers * options.num_kv_heads)) {
-  CHECK(current_ == nullptr && !options.page.is_quantised());
+  CHECK(current_ == nullptr);
   current_ = this;
   watched_.page_score = page_score;
   watched_.attention = attention;
   const auto pages = static_cast<size_t>(options.pages_max());
   for (Column& c : columns_) {
     c.pages.resize(pages * static_cast<size_t>(options.page.page_bytes()));
+    if (options.page.is_quantised()) {
+      c.open.resize(
+          pages * static_cast<size_t>(ops::KvLayer{options.page, {}}.written_page().page_bytes()));
+    }
     c.stats.resize(pages * static_cast<size_t>(options.page.stats_bytes()));
   }
   table_.resize(pages);
@@ -105,14 +109,17 @@ void AttentionOracle::keep_rows(const model::AttendArgs& args) {
   }
   std::vector<ops::KvHead> heads;
   for (int32_t head = 0; head < options_.num_kv_heads; ++head) {
-    heads.push_back({.base = column(args.layer, head).pages.data()});
+    heads.push_back(head_of(column(args.layer, head)));
   }
-  const ops::AttentionSegment segment{.kind = core::RowKind::kPrompt,
-                                      .row_begin = 0,
-                                      .row_end = rows,
-                                      .position_begin = token_begin_,
-                                      .frames = table_.data()};
-  ops::reference::kv_write(stream_, {.kv = {page, heads},
+  const ops::AttentionSegment segment{
+      .kind = core::RowKind::kPrompt,
+      .row_begin = 0,
+      .row_end = rows,
+      .position_begin = token_begin_,
+      .frames = table_.data(),
+      .open_frames = table_.data() + token_begin_ / page.page_tokens};
+  const ops::KvLayer layer{page, heads};
+  ops::reference::kv_write(stream_, {.kv = layer,
                                      .k = args.k,
                                      .v = args.v,
                                      .k_stride = args.stride,
@@ -121,7 +128,11 @@ void AttentionOracle::keep_rows(const model::AttendArgs& args) {
   for (int32_t head = 0; head < options_.num_kv_heads; ++head) {
     Column& c = column(args.layer, head);
     for (int32_t i = token_begin_ / page.page_tokens; i < token_end_ / page.page_tokens; ++i) {
-      const std::byte* bytes = c.pages.data() + i * page.page_bytes();
+      std::byte* bytes = c.pages.data() + i * page.page_bytes();
+      if (page.is_quantised()) {
+        const ops::KvSealItem seal{layer.open_frame(i, head), bytes};
+        ops::reference::kv_seal(stream_, {page, {&seal, 1}});
+      }
       const ops::PageStatsItem item{bytes, c.stats.data() + i * page.stats_bytes()};
       ops::reference::page_stats(stream_, {page, options_.sparse.page_stats, {&item, 1}});
       c.find[hash(bytes, page.page_bytes())] = i;
@@ -154,30 +165,41 @@ void AttentionOracle::read_frames(const ops::AttentionArgs& args) {
       if (args.kv.heads[static_cast<size_t>(head)].kind.is_streaming()) continue;
       Read read{segment.row_begin, segment.position_begin, head, {}};
       const int32_t* frames = segment.frames + head * segment.frames_head_stride;
-      for (int32_t i = 0; i < segment.num_selected[head]; ++i) {
-        read.pages.push_back(
-            find_page(args.kv.frame(frames[i], head), head, segment.position_begin));
+      const int32_t count = segment.num_selected[head];
+      const int32_t own = segment.position_begin / options_.page.page_tokens;
+      const bool has_open = options_.page.is_quantised();
+      for (int32_t i = 0; i < count - has_open; ++i) {
+        const std::byte* frame = args.kv.frame(frames[i], head);
+        const bool is_own = !has_open && is_own_page(frame, head, segment.position_begin);
+        read.pages.push_back(is_own ? own : find_page(frame, head));
+      }
+      if (has_open) {
+        const std::byte* frame = args.kv.open_frame(segment.open_frames[0], head);
+        read.pages.push_back(is_own_page(frame, head, segment.position_begin) ? own : -1);
       }
       reads_.push_back(std::move(read));
     }
   }
 }
 
-// The page of the running layer's head that a frame holds; -1: none.
-int32_t AttentionOracle::find_page(const std::byte* frame, int32_t head, int32_t position) const {
-  const core::PageShape& page = options_.page;
+// The sealed page of the running layer's head that a frame holds; -1: none.
+int32_t AttentionOracle::find_page(const std::byte* frame, int32_t head) const {
+  const auto& find = column(args_->layer, head).find;
+  const auto found = find.find(hash(frame, options_.page.page_bytes()));
+  return found == find.end() ? -1 : found->second;
+}
+
+// Whether a frame holds the page of a row, as far as that goes.
+bool AttentionOracle::is_own_page(const std::byte* frame, int32_t head, int32_t position) const {
+  const core::PageShape page = ops::KvLayer{options_.page, {}}.written_page();
   const Column& c = column(args_->layer, head);
-  const auto found = c.find.find(hash(frame, page.page_bytes()));
-  if (found != c.find.end()) return found->second;
-  // The row's own page, as far as it goes.
-  const int32_t own = position / page.page_tokens;
-  const std::byte* tail = c.pages.data() + own * page.page_bytes();
+  const std::byte* own = (page.type == options_.page.type ? c.pages : c.open).data() +
+                         position / page.page_tokens * page.page_bytes();
   const int64_t values = page.page_bytes() / 2;
   const auto bytes = static_cast<size_t>((position % page.page_tokens + 1) *
                                          core::row_bytes(page.type, page.head_dim));
-  const bool same = std::memcmp(frame, tail, bytes) == 0 &&
-                    std::memcmp(frame + values, tail + values, bytes) == 0;
-  return same ? own : -1;
+  return std::memcmp(frame, own, bytes) == 0 &&
+         std::memcmp(frame + values, own + values, bytes) == 0;
 }
 
 void AttentionOracle::check(const model::AttendArgs& args, const Read& read) {
@@ -248,14 +270,15 @@ std::string AttentionOracle::check_output(const model::AttendArgs& args, const R
   const core::PageShape& page = options_.page;
   const int32_t group = num_q_heads_ / options_.num_kv_heads;
   const int64_t width = int64_t{group} * page.head_dim;
-  const ops::KvHead head{.base = column(args.layer, read.head).pages.data()};
+  const ops::KvHead head = head_of(column(args.layer, read.head));
   const auto count = static_cast<int32_t>(read.pages.size());
   const ops::AttentionSegment segment{.kind = core::RowKind::kDecode,
                                       .row_begin = 0,
                                       .row_end = 1,
                                       .position_begin = read.position,
                                       .frames = read.pages.data(),
-                                      .num_selected = &count};
+                                      .num_selected = &count,
+                                      .open_frames = &read.pages.back()};
   std::vector<float> expected(static_cast<size_t>(width));
   ops::reference::attention(stream_, {.kv = {page, {&head, 1}},
                                       .q = query(read.row, read.head),

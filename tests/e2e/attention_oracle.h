@@ -13,8 +13,8 @@
 //               scores higher than one taken; used again when the interval says so
 //   output      reference attention over those pages of its own
 //
-// One sequence, KV that is not quantised. Thread: the engine's. One at a time in a
-// process.
+// Of quantised KV a row's own page is the open one, in BF16. One sequence. Thread: the engine's.
+// One at a time in a process.
 #pragma once
 
 #include <cstdint>
@@ -64,6 +64,7 @@ class AttentionOracle final : public model::Model, private model::LayerAttention
   // One (layer, KV head).
   struct Column {
     std::vector<std::byte> pages;      // page i at i * page_bytes
+    std::vector<std::byte> open;       // of quantised KV: the same in BF16
     std::vector<std::byte> stats;      // of page i at i * stats_bytes
     std::map<uint64_t, int32_t> find;  // sealed pages by a hash of their bytes
     std::vector<int32_t> selection;    // of the last row
@@ -91,7 +92,11 @@ class AttentionOracle final : public model::Model, private model::LayerAttention
   void keep_rows(const model::AttendArgs& args);
   void check_statistics(const ops::PageScoreArgs& args);
   void read_frames(const ops::AttentionArgs& args);
-  int32_t find_page(const std::byte* frame, int32_t head, int32_t position) const;
+  int32_t find_page(const std::byte* frame, int32_t head) const;
+  bool is_own_page(const std::byte* frame, int32_t head, int32_t position) const;
+  ops::KvHead head_of(Column& c) const {
+    return {.base = c.pages.data(), .open_base = c.open.data()};
+  }
   void check(const model::AttendArgs& args, const Read& read);
   std::string check_selection(const Read& read);
   std::string check_output(const model::AttendArgs& args, const Read& read);

@@ -48,6 +48,7 @@ struct Setup {
   int32_t page_tokens = 32;
   int32_t context_max = 4096;
   int32_t frames = 0;  // rows of the sequence under a host tier; 0: there is none
+  core::DType kv_type = core::DType::kBF16;
 };
 
 // longneedle in an executor of its own, with the oracle around its attention.
@@ -70,7 +71,7 @@ class Watched {
                  .value();
     options_.kv = {.num_layers = c.num_layers,
                    .num_kv_heads = c.num_kv_heads,
-                   .page = {.type = core::DType::kBF16,
+                   .page = {.type = setup.kv_type,
                             .page_tokens = setup.page_tokens,
                             .logical_page_tokens = setup.sparse.logical_page_tokens,
                             .head_dim = c.head_dim},
@@ -274,6 +275,14 @@ INSTANTIATE_TEST_SUITE_P(
              "2k",
              {.sparse = {.budget_tokens = 512, .page_stats = kMinMax}, .frames = 8},
              1},
+        Case{
+            "two_k_int8", "2k", {.sparse = {.budget_tokens = 512}, .kv_type = core::DType::kI8}, 1},
+        Case{"two_k_fp8_replayed_at_once",
+             "2k",
+             {.sparse = {.budget_tokens = 512, .logical_page_tokens = 16, .page_stats = kMinMax},
+              .page_tokens = 64,
+              .kv_type = core::DType::kF8E4M3},
+             1000},
         Case{"eight_k", "8k", {.sparse = {.budget_tokens = 2048}, .context_max = 8192 + 512}, 1},
         Case{"eight_k_frames_for_two_selections",
              "8k",
