@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "e2e/tiny_host.h"
 #include "engine/serving_engine.h"
-#include "exec/tiny_host.h"
 
 namespace {
 
