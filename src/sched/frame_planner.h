@@ -45,6 +45,8 @@ class FramePlanner {
   const kv::FrameLedger& frames() const { return frames_; }
   // Rows that nobody needs so far in this step.
   int32_t rows_left() const { return sizes_.num_frames - base_ - num_pinned_; }
+  // Activation pages that no prompt holds.
+  int32_t activations_free() const { return static_cast<int32_t>(activations_free_.size()); }
 
   void begin_step(std::span<Sequence* const> running);
   // Counts the need of a running sequence; false when it does not fit. The oldest always does.

@@ -264,7 +264,8 @@ Scheduler::Refused Scheduler::try_admit(Sequence& s, const Budget& budget,
   constexpr auto kNever = std::numeric_limits<int32_t>::max();
   if (s.waits_for_disk) return Refused::kDisk;
   if (s.refusal && departures_ == s.refusal->departures &&
-      ledger_->num_sealed() < s.refusal->sealed && frames_.rows_left() <= s.refusal->rows_left) {
+      ledger_->num_sealed() < s.refusal->sealed && frames_.rows_left() <= s.refusal->rows_left &&
+      frames_.activations_free() <= s.refusal->activations) {
     return s.refusal->rows_left == kNever ? Refused::kBlocks : Refused::kFrames;
   }
   const bool cache = s.request.use_prefix_cache, alone = running_.empty();
@@ -274,7 +275,7 @@ Scheduler::Refused Scheduler::try_admit(Sequence& s, const Budget& budget,
   if (missing > 0 && (!alone || !fetches_.empty())) {
     // Sources of this step's copies will be available after it.
     const int64_t sealed = ledger_->num_sealed() + missing - std::ssize(transfers->copies);
-    s.refusal = Refusal{departures_, sealed, kNever};
+    s.refusal = Refusal{departures_, sealed, kNever, kNever};
     return Refused::kBlocks;
   }
   // Alone it may own the whole pool, and then has no block to spare for a copy.
@@ -284,7 +285,8 @@ Scheduler::Refused Scheduler::try_admit(Sequence& s, const Budget& budget,
     rows = frames_.plan_admission(s, match.blocks, alone);
     CHECK(rows || !alone, "sequence {} alone does not fit the device tier", core::number(s.id));
     if (!rows) {
-      s.refusal = Refusal{departures_, std::numeric_limits<int64_t>::max(), frames_.rows_left()};
+      s.refusal = Refusal{departures_, std::numeric_limits<int64_t>::max(), frames_.rows_left(),
+                          frames_.activations_free()};
       return Refused::kFrames;
     }
   }

@@ -46,6 +46,7 @@ struct Refusal {
   uint64_t departures = 0;  // sequences that have left the running ones
   int64_t sealed = 0;       // BlockLedger::num_sealed: sharing could make up for missing blocks
   int32_t rows_left = 0;    // FramePlanner::rows_left
+  int32_t activations = 0;  // FramePlanner::activations_free
 };
 
 struct Sequence {

@@ -532,5 +532,27 @@ TEST_F(TiersTest, ActivationsAreReservedWithRows) {
   EXPECT_TRUE(c->started);
 }
 
+// They are free when the prompt before is done, though nobody leaves and fewer rows are left.
+TEST_F(TiersTest, WhoLacksOnlyActivationsIsTriedAgainWhenTheyAreFree) {
+  SchedulerOptions o = options(35);
+  o.tier.activation_pages = 47;
+  o.max_inject_tokens = 60 * kPage;  // a layer of the one, and room to try the other
+  make(o);
+  Sequence* a = add(36, 0);  // twelve rows for each layer buffer and one for its tail
+  Sequence* b = add(12, 1000);
+  working_sets_[a->id] = 25;
+  while (a->in_prompt()) {
+    plan();
+    EXPECT_EQ(segment(a)->layer_buffers.size(), 24u);
+    EXPECT_FALSE(b->started) << "ten rows are left, but eleven activation pages";
+    commit();
+  }
+  plan();
+  EXPECT_TRUE(segment(a));
+  ASSERT_TRUE(segment(b)) << "nine rows are left, and 47 activation pages";
+  EXPECT_EQ(segment(b)->layer_buffers.size(), 8u);
+  commit();
+}
+
 }  // namespace
 }  // namespace sched
