@@ -47,6 +47,9 @@ base::Result<void> CostExecutor::run(const core::StepPlan& plan,
       options_.machine.step_us + last_.linear_us + last_.attention_us + last_.load_us;
   last_.total_us = std::llround(std::max(busy_us, last_.save_us));
   now_us_ += last_.total_us;
+  result->kv = {.pages_loaded = last_.pages_loaded * columns_,
+                .pages_saved = saved_pages_,
+                .layers_segmented = last_.layers_segmented};
   return {};
 }
 
@@ -88,9 +91,12 @@ void CostExecutor::add_pages(Slot& slot, int32_t num_pages, bool resident) {
 void CostExecutor::run_prompt(const Segment& s, Slot& slot) {
   ++last_.prompts;
   const int32_t layers = s.layer_end - s.layer_begin;
-  last_.attention_us += layers * cost_.prompt_attention_us(s.token_begin, s.token_end);
+  const double attention_us = layers * cost_.prompt_attention_us(s.token_begin, s.token_end);
+  last_.attention_us += attention_us;
+  last_.prompt_attention_us += attention_us;
   const int64_t sealed = s.token_end / options_.page_tokens - s.token_begin / options_.page_tokens;
   if (options_.tiered) saved_pages_ += sealed * layers * options_.model.num_kv_heads;
+  if (!s.layer_buffers.empty()) last_.layers_segmented += layers;
   if (s.layer_buffers.empty()) {
     add_pages(slot, pages(s.token_end), true);
   } else if (s.layer_end == options_.model.num_layers && s.token_end == s.prompt_len) {

@@ -36,7 +36,9 @@ struct StepCost {
   int32_t prompts = 0;       // segments of prompts
   int64_t pages_loaded = 0;  // of one column
   int64_t pages_selected = 0;
+  int64_t layers_segmented = 0;
   double linear_us = 0, attention_us = 0, load_us = 0, save_us = 0;  // saves: of the step before
+  double prompt_attention_us = 0;                                    // of attention_us
   int64_t total_us = 0;
 };
 

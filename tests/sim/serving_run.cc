@@ -16,7 +16,7 @@ constexpr int64_t kGiB = int64_t{1} << 30;
 struct Client {
   std::shared_ptr<engine::EventStream> events;
   int32_t tokens_left = 0;
-  int64_t arrived_us = 0, last_us = 0;
+  int64_t arrived_us = 0, last_us = 0, worst_us = 0;
 };
 
 double seconds(double us) {
@@ -96,6 +96,7 @@ class Server {
 
   void count_step(bool all_here) {
     const StepCost& step = executor_.last();
+    figures_.prompt_attention_s += seconds(step.prompt_attention_us);
     if (step.decodes == 0) return;
     ++steps_with_decodes_;
     pages_loaded_ += step.pages_loaded;
@@ -118,12 +119,15 @@ class Server {
           if (client.last_us == 0) {
             ttft_.push_back(seconds(static_cast<double>(now_us - client.arrived_us)));
           } else {
-            tbt_.push_back(seconds(static_cast<double>(now_us - client.last_us)));
+            const int64_t between_us = now_us - client.last_us;
+            tbt_.push_back(seconds(static_cast<double>(between_us)));
+            client.worst_us = std::max(client.worst_us, between_us);
           }
           client.last_us = now_us;
         }
         if (event->kind != engine::Event::Kind::kFinished) continue;
         finished = true;
+        worst_tbt_.push_back(seconds(static_cast<double>(client.worst_us)));
         CHECK(event->reason == core::FinishReason::kLength && client.tokens_left == 0,
               "a request ended early");
         delay_.push_back(
@@ -146,15 +150,16 @@ class Server {
     f.steps = s.steps;
     f.makespan_s = seconds(static_cast<double>(executor_.now_us() - arrivals_.front().at_us));
     f.tokens_s = static_cast<double>(s.generated_tokens) / f.makespan_s;
-    f.requests_s = static_cast<double>(arrivals_.size()) / f.makespan_s;
+    f.layers_segmented = s.kv.layers_segmented;
     f.mean_ttft_s = mean(ttft_);
     f.mean_delay_s = mean(delay_);
     f.mean_tbt_s = mean(tbt_);
+    f.mean_worst_tbt_s = mean(worst_tbt_);
     std::ranges::sort(tbt_);
-    f.p99_tbt_s = tbt_[tbt_.size() * 99 / 100];
-    const auto steps = static_cast<double>(steps_with_decodes_);
-    f.pages_loaded_a_step = static_cast<double>(pages_loaded_) / steps;
-    f.mean_batch = static_cast<double>(decodes_) / steps;
+    if (!tbt_.empty()) f.p99_tbt_s = tbt_[tbt_.size() * 99 / 100];
+    const auto steps = static_cast<double>(std::max<int64_t>(1, steps_with_decodes_));
+    f.pages_loaded = static_cast<double>(pages_loaded_) / steps;
+    f.batch = static_cast<double>(decodes_) / steps;
     if (f.pure_steps == 0) return f;
     const auto pure = static_cast<double>(f.pure_steps);
     f.pure_tokens_s = static_cast<double>(pure_decodes_) / seconds(static_cast<double>(pure_us_));
@@ -169,7 +174,7 @@ class Server {
   std::unique_ptr<engine::ServingEngine> engine_;
   size_t next_ = 0;
   std::vector<Client> clients_;
-  std::vector<double> ttft_, tbt_, delay_;
+  std::vector<double> ttft_, tbt_, worst_tbt_, delay_;
   int64_t steps_with_decodes_ = 0, pages_loaded_ = 0, decodes_ = 0;
   int64_t pure_us_ = 0, pure_decodes_ = 0, pure_pages_ = 0;
   ServingFigures figures_;

@@ -39,14 +39,16 @@ std::vector<ServingConfig> ablation(int64_t kv_bytes);
 
 struct ServingFigures {
   double mean_ttft_s = 0, mean_delay_s = 0;  // delay: until its first step
-  double mean_tbt_s = 0, p99_tbt_s = 0;
-  double makespan_s = 0, tokens_s = 0, requests_s = 0;
-  int64_t put_back = 0, preemptions = 0, steps = 0;
-  double pages_loaded_a_step = 0;  // of one column, in steps with a decode
-  double mean_batch = 0;           // decodes in such a step
+  double mean_tbt_s = 0, p99_tbt_s = 0;      // between the tokens of a request
+  double mean_worst_tbt_s = 0;               // of each request its longest
+  double makespan_s = 0, tokens_s = 0;
+  double prompt_attention_s = 0;
+  int64_t steps = 0, put_back = 0, preemptions = 0, layers_segmented = 0;
+  double batch = 0, pages_loaded = 0;  // decodes, pages of one column; a step with any decode
   // Of steps in which only decodes ran and every request of the workload was there.
   int64_t pure_steps = 0;
-  double pure_tokens_s = 0, pure_pages_loaded = 0, pure_batch = 0;
+  double pure_tokens_s = 0, pure_batch = 0, pure_pages_loaded = 0;
+  bool operator==(const ServingFigures&) const = default;
 };
 
 // Serves all arrivals to the end. CHECKs that each gets all of its tokens.
