@@ -80,7 +80,7 @@ TEST(Dummy, RefusesMoreThanTheMachineHas) {
   folder.write(
       "config.json",
       R"({"model_type":"llama","hidden_size":262144,"intermediate_size":1048576,"num_hidden_layers":4096,
-      "num_attention_heads":1024,"head_dim":256,"vocab_size":16777216,"max_position_embeddings":4096})");
+      "num_attention_heads":1024,"num_key_value_heads":8,"head_dim":256,"vocab_size":16777216,"max_position_embeddings":4096})");
   auto model = open_model(folder.path(), LoadFormat::kDummy, 1);
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.error().code, base::Code::kTooLarge);
