@@ -30,6 +30,20 @@ base::Result<void> check_range(const char* flag, int64_t value, int64_t min, int
                max);
 }
 
+// A budget needs a head that selects: dense layers and streaming heads may leave none.
+base::Result<void> check_selecting(const EngineOptions& options, const core::ModelConfig& model) {
+  if (options.sparse.budget_tokens == 0) return {};
+  for (int32_t layer = options.sparse.dense_layers; layer < model.num_layers; ++layer) {
+    for (int32_t head = 0; head < model.num_kv_heads; ++head) {
+      if (!options.heads.at(layer, head).is_streaming()) return {};
+    }
+  }
+  return error(Code::kInvalidArgument,
+               "--dense-layers {} leaves no KV head that selects pages: lower it, or use --preset "
+               "dense or duo to attend without selection",
+               options.sparse.dense_layers);
+}
+
 // Of mechanisms that are on; budgets and page sizes are checked where presets are chosen.
 base::Result<void> check_kv_options(const EngineOptions& options, const core::ModelConfig& model) {
   const core::SparseOptions& sparse = options.sparse;
@@ -58,7 +72,7 @@ base::Result<void> check_kv_options(const EngineOptions& options, const core::Mo
     return error(Code::kInvalidArgument,
                  "every KV head is a streaming head: one at least must see all tokens");
   }
-  return {};
+  return check_selecting(options, model);
 }
 
 base::Result<void> check_options(const EngineOptions& options, const core::ModelConfig& model) {

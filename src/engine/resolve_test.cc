@@ -253,6 +253,26 @@ TEST(Resolve, RingsReplaceBlocksOfStreamingHeads) {
   EXPECT_FALSE(resolve(options, long_model(), long_memory()).ok()) << "no retrieval head";
 }
 
+TEST(Resolve, ABudgetNeedsAHeadThatSelects) {
+  EngineOptions options = full_options();
+  const int32_t layers = long_model().num_layers, heads = long_model().num_kv_heads;
+  options.sparse.dense_layers = layers - 1;
+  EXPECT_TRUE(resolve(options, long_model(), long_memory()).ok());
+  options.heads = {.num_layers = layers, .num_kv_heads = heads, .kinds = {}};
+  options.heads.kinds.resize(static_cast<size_t>(layers * heads));
+  std::fill(options.heads.kinds.end() - heads, options.heads.kinds.end(),
+            core::HeadKind{.sink = 64, .local = 256});
+  for (const bool tiered : {true, false}) {
+    if (!tiered) options.tiers = {};
+    const auto streaming = resolve(options, long_model(), long_memory());
+    ASSERT_FALSE(streaming.ok()) << "the last layer streams, those before it are dense";
+    EXPECT_THAT(streaming.error().message, HasSubstr("--dense-layers"));
+  }
+  options = full_options();
+  options.sparse.dense_layers = layers;
+  EXPECT_FALSE(resolve(options, long_model(), long_memory()).ok());
+}
+
 TEST(Resolve, EveryContextThatFitsGetsItsRows) {
   for (const int64_t mib : {64, 100, 150, 200, 400, 1000}) {
     for (const int64_t homes : {0, 300, 2000}) {
