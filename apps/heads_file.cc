@@ -115,7 +115,7 @@ base::Result<core::HeadKinds> parse_heads(const std::string& path, const std::st
 
 base::Result<core::HeadKinds> read_heads(const std::string& path, int32_t num_layers,
                                          int32_t num_kv_heads, const HeadsOverride& instead) {
-  ASSIGN_OR_RETURN(const std::string text, read_file(path));
+  ASSIGN_OR_RETURN(const std::string text, read_file(path, kFileBytesMax));
   return parse_heads(path, text, num_layers, num_kv_heads, instead);
 }
 

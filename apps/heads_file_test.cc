@@ -73,6 +73,12 @@ TEST(HeadsFile, EachFieldIsChecked) {
   }
 }
 
+TEST(HeadsFile, AnEndlessFileIsNotReadToItsEnd) {
+  const auto kinds = read_heads("/dev/zero", 2, 2, {});
+  ASSERT_FALSE(kinds.ok());
+  EXPECT_EQ(kinds.error().code, base::Code::kTooLarge);
+}
+
 TEST(HeadsFile, WhatIsWrittenIsRead) {
   const core::HeadKinds kinds = parse(kGood).value();
   const std::string text = format_heads("a \"name\"\xff", kinds);
