@@ -55,6 +55,27 @@ base::Result<Documents> make_documents(const CalibrateOptions& options, const Ho
   return documents;
 }
 
+// Before the minutes of work whose result nobody could keep or use.
+base::Result<void> check_outcome(const CalibrateOptions& options, int32_t count,
+                                 int32_t choosable) {
+  if (count == choosable) {
+    return base::error(base::Code::kInvalidArgument,
+                       "--share {} makes all {} KV heads streaming, and one at least must see all "
+                       "tokens: lower it",
+                       options.share, choosable);
+  }
+  if (options.context <= options.sink + options.local) {
+    return base::error(base::Code::kInvalidArgument,
+                       "a streaming head of --sink {} and --local {} sees all of --context {}: "
+                       "nothing would be measured; raise --context, or lower --local",
+                       options.sink, options.local, options.context);
+  }
+  // Appending nothing leaves an older file as it is.
+  if (!std::ofstream(options.output, std::ios::app))
+    return base::error(base::Code::kIo, "{}: cannot be written", options.output);
+  return {};
+}
+
 void print_row(const std::string& name, const core::HeadKinds& heads, const HeadsQuality& q) {
   const auto streaming = std::count_if(heads.kinds.begin(), heads.kinds.end(),
                                        [](core::HeadKind kind) { return kind.is_streaming(); });
@@ -102,12 +123,13 @@ base::Result<void> calibrate(const CalibrateOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<House> house, open_house(options.serving));
   const core::ModelConfig& c = house->files->config;
   const core::HeadKind streaming{options.sink, options.local};
+  const int32_t choosable = num_choosable_heads(c);
+  const auto count = static_cast<int32_t>(std::lround(options.share * choosable));
+  RETURN_IF_ERROR(check_outcome(options, count, choosable));
   ASSIGN_OR_RETURN(const Documents documents, make_documents(options, *house));
   ASSIGN_OR_RETURN(const auto calibration,
                    HeadCalibration::create(*house->stream, ops::op_table(house->isa), *house->files,
                                            documents.tokens_max));
-  const int32_t choosable = num_choosable_heads(c);
-  const auto count = static_cast<int32_t>(std::lround(options.share * choosable));
   LOG_INFO("measuring {} heads on {} documents of {} tokens", choosable, options.documents,
            options.context);
   const std::vector<double> errors = calibration->errors(documents.measured, streaming);

@@ -65,11 +65,13 @@ base::Result<void> generate(const GenerateOptions& options) {
     return base::error(base::Code::kInvalidArgument, "the prompt has no tokens");
   const int32_t room = house->engine->context_max() - static_cast<int32_t>(request.prompt.size());
   if (room < 1) {
-    return base::error(base::Code::kTooLarge,
-                       "the prompt has {} tokens, {} fit: shorten it, raise --max-model-len or "
-                       "--device-memory, or "
-                       "let pages leave the device with --preset full",
-                       request.prompt.size(), house->engine->context_max());
+    const bool tiered = house->sizes.num_frames > 0;
+    return base::error(
+        base::Code::kTooLarge,
+        "the prompt has {} tokens, {} fit: shorten it, or raise --max-model-len, "
+        "--device-memory{}",
+        request.prompt.size(), house->engine->context_max(),
+        tiered ? " or --host-memory" : ", or let pages leave the device with --preset full");
   }
   request.sampling.max_tokens = std::min(options.max_tokens, room);
   request.sampling.temperature = options.temperature;

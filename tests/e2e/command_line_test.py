@@ -77,6 +77,25 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn(words, done.stderr)
 
+    def test_a_calibration_that_nobody_could_use_is_refused_at_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder) / "heads.json"
+            for options, words in ((("--share", "1", "-o", str(out)), "--share 1 makes all 16 KV heads"),
+                                   (("--context", "1152", "-o", str(out)), "raise --context"),
+                                   (("-o", folder + "/no/such/file"), "cannot be written")):
+                done = run("calibrate", serving.LONGNEEDLE, *options)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(words, done.stderr)
+                self.assertEqual(done.stdout, "")
+
+    def test_a_prompt_that_does_not_fit_is_told_what_would_help(self):
+        long = "word " * 3000
+        done = run("generate", serving.LONGNEEDLE, "-p", long, "--max-model-len", "1024")
+        self.assertIn("--preset full", done.stderr)
+        done = run("generate", serving.LONGNEEDLE, "-p", long, "--max-model-len", "1024", "--preset", "full")
+        self.assertIn("--host-memory", done.stderr)
+        self.assertNotIn("--preset full", done.stderr)
+
     def test_a_trace_is_written_and_replayed(self):
         with tempfile.TemporaryDirectory() as folder:
             needles, trace = pathlib.Path(folder) / "needles.jsonl", pathlib.Path(folder) / "trace.jsonl"
