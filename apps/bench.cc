@@ -180,7 +180,7 @@ void print_csv(const nlohmann::ordered_json& rows) {
 
 base::Result<void> load_trace(const std::string& path, const House& house,
                               SelectionRecorder* recorder) {
-  ASSIGN_OR_RETURN(const std::string text, read_file(path));
+  ASSIGN_OR_RETURN(const std::string text, read_file(path, SelectionTrace::kFileBytesMax));
   ASSIGN_OR_RETURN(SelectionTrace trace, SelectionTrace::parse(path, text));
   if (house.budget_tokens == 0) {
     return base::error(base::Code::kInvalidArgument,
@@ -191,6 +191,12 @@ base::Result<void> load_trace(const std::string& path, const House& house,
                        "{} has pages of {} tokens, this model's have {}: give --page-size {}", path,
                        trace.header().page_tokens, house.sizes.page_tokens,
                        trace.header().page_tokens);
+  }
+  if (trace.header().budget_tokens != house.budget_tokens) {
+    return base::error(
+        base::Code::kInvalidArgument,
+        "{} was recorded with a budget of {} tokens, this one is {}: give --budget {}", path,
+        trace.header().budget_tokens, house.budget_tokens, trace.header().budget_tokens);
   }
   recorder->replay(std::move(trace));
   return {};

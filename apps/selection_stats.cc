@@ -75,9 +75,13 @@ Locality SelectionStats::locality() const {
 }
 
 std::string locality_table(const Locality& l) {
-  std::string text =
-      fmt::format("{} selections of {:.1f} pages, {} of them judged\n\n| window w, steps |",
-                  l.selections, l.pages_mean, l.judged);
+  std::string text = fmt::format("{} selections of {:.1f} pages, {} of them judged\n", l.selections,
+                                 l.pages_mean, l.judged);
+  if (l.judged == 0) {
+    return text +
+           fmt::format("how local they are takes {} of the same head in a row\n", kWindowMax + 1);
+  }
+  text += "\n| window w, steps |";
   const auto row = [&text](const char* name, const auto& values) {
     text += fmt::format("\n| {} |", name);
     for (const double value : values) text += fmt::format(" {:.3f} |", value);
@@ -94,9 +98,15 @@ std::string locality_table(const Locality& l) {
 }
 
 nlohmann::ordered_json locality_json(const Locality& l) {
-  return {{"selections", l.selections}, {"judged", l.judged},        {"pages_mean", l.pages_mean},
-          {"windows", kWindows},        {"overlap", l.overlap},      {"working_set", l.working_set},
-          {"cache_sizes", kCacheSizes}, {"lru_misses", l.lru_misses}};
+  nlohmann::ordered_json json = {
+      {"selections", l.selections}, {"judged", l.judged}, {"pages_mean", l.pages_mean}};
+  if (l.judged == 0) return json;
+  json.update({{"windows", kWindows},
+               {"overlap", l.overlap},
+               {"working_set", l.working_set},
+               {"cache_sizes", kCacheSizes},
+               {"lru_misses", l.lru_misses}});
+  return json;
 }
 
 }  // namespace apps

@@ -100,5 +100,15 @@ TEST(SelectionStats, AgreesWithNaiveSetsAndCaches) {
   }
 }
 
+TEST(SelectionStats, NothingJudgedShowsNoFigures) {
+  SelectionStats stats;
+  for (int i = 0; i < kWindowMax; ++i) stats.add(kStream, std::vector<int32_t>{0, 1});
+  EXPECT_EQ(locality_table(stats.locality()).find("0.000"), std::string::npos);
+  EXPECT_FALSE(locality_json(stats.locality()).contains("overlap"));
+  stats.add(kStream, std::vector<int32_t>{0, 1});
+  EXPECT_NE(locality_table(stats.locality()).find("0.000"), std::string::npos) << "no miss";
+  EXPECT_TRUE(locality_json(stats.locality()).contains("overlap"));
+}
+
 }  // namespace
 }  // namespace apps

@@ -12,9 +12,10 @@ using base::Code;
 using base::error;
 using nlohmann::json;
 
-constexpr size_t kFileBytesMax = size_t{512} << 20;
 constexpr int64_t kPagesMax = 1 << 22;
 constexpr int64_t kSequencesMax = 4096;
+// 200 MB of empty lists: one line of a row makes room for all layers of the header.
+constexpr int64_t kListsMax = 1 << 23;
 
 // A whole number in [least, most].
 bool is_within(const json& value, int64_t least, int64_t most) {
@@ -121,7 +122,11 @@ base::Result<void> SelectionTrace::add_line(const std::string& path, int64_t num
   std::vector<Row>& rows = sequences_[entry->second];
   const auto [row, is_new_row] =
       positions_[entry->second].try_emplace(root[1].get<int32_t>(), rows.size());
-  if (is_new_row) rows.emplace_back(static_cast<size_t>(header_.num_layers) * heads);
+  if (is_new_row) {
+    num_lists_ += int64_t{header_.num_layers} * header_.num_kv_heads;
+    if (num_lists_ > kListsMax) return bad("fewer rows, layers or heads");
+    rows.emplace_back(static_cast<size_t>(header_.num_layers) * heads);
+  }
   for (size_t head = 0; head < heads; ++head) {
     std::vector<int32_t>& pages = rows[row->second][root[2].get<size_t>() * heads + head];
     pages.clear();

@@ -35,6 +35,8 @@ std::string format_trace_row(const TraceRow& row);
 // A trace in memory, found by sequence, position and layer.
 class SelectionTrace {
  public:
+  static constexpr size_t kFileBytesMax = size_t{512} << 20;
+
   // `path` names it in errors. Errors: kInvalidArgument naming line and what is wrong; kTooLarge.
   static base::Result<SelectionTrace> parse(const std::string& path, const std::string& text);
 
@@ -53,6 +55,7 @@ class SelectionTrace {
 
   TraceHeader header_;
   std::vector<std::vector<Row>> sequences_;           // rows as they first appear
+  int64_t num_lists_ = 0;                             // of all rows, empty ones too
   std::map<uint64_t, size_t> index_;                  // by sequence, while parsing
   std::vector<std::map<int32_t, size_t>> positions_;  // of a sequence's rows, while parsing
 };

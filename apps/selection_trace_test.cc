@@ -45,6 +45,23 @@ TEST(SelectionTrace, StandsInModulo) {
   EXPECT_THAT(trace.find(3, 77, 5, 1), ElementsAre(4));
 }
 
+TEST(SelectionTrace, RoomIsBoundedByWhatAFileCanNeed) {
+  std::string text = format_trace_header({.model = "m",
+                                          .num_layers = 1024,
+                                          .num_kv_heads = 1024,
+                                          .page_tokens = 32,
+                                          .budget_tokens = 128});
+  for (int32_t position = 0; position < 9; ++position) {
+    text += format_trace_row({.sequence = 1,
+                              .position = position,
+                              .layer = 0,
+                              .pages = std::vector<std::vector<int32_t>>(1024)});
+  }
+  const auto trace = SelectionTrace::parse("t", text);
+  ASSERT_FALSE(trace.ok()) << "9 lines would take 200 MB";
+  EXPECT_THAT(trace.error().message, HasSubstr("t:10: expected fewer rows"));
+}
+
 TEST(SelectionTrace, DamageIsRefusedWithItsLine) {
   const auto refuse = [](const std::string& text, const std::string& words) {
     const auto trace = SelectionTrace::parse("t", text);

@@ -29,6 +29,12 @@ base::Result<void> trace(const TraceOptions& options) {
     return base::error(base::Code::kInvalidArgument,
                        "this model has no tokenizer: nothing can be read");
   }
+  if (house->budget_tokens == 0) {
+    return base::error(
+        base::Code::kInvalidArgument,
+        "a trace records selections, and --preset {} makes none: use --preset sparse",
+        options.serving.preset);
+  }
   const core::ModelConfig& config = house->files->config;
   RETURN_IF_ERROR(recorder.write_to(options.output, {.model = config.name,
                                                      .num_layers = config.num_layers,
@@ -47,7 +53,7 @@ base::Result<void> trace(const TraceOptions& options) {
   if (locality.selections == 0) {
     return base::error(base::Code::kInvalidArgument,
                        "nothing was selected: the contexts fit the budget of {} tokens; lower "
-                       "--budget or take longer documents (--preset sparse)",
+                       "--budget or take longer documents",
                        house->budget_tokens);
   }
   fmt::print("{}", locality_table(locality));

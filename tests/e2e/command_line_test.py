@@ -112,6 +112,11 @@ class CommandLine(unittest.TestCase):
             row = json.loads(done.stdout)[0]
             self.assertGreater(row["kv"]["pages_selected"], 0)
             self.assertGreater(row["locality"]["judged"], 0)
+            done = run("bench", serving.LONGNEEDLE, "--preset", "sparse", "--budget", "1024", "--replay-selections", str(trace))
+            self.assertIn("give --budget 512", done.stderr)
+            self.assertEqual(done.returncode, 1)
+            done = run("trace", serving.LONGNEEDLE, str(needles), "--preset", "dense", "-o", str(trace))
+            self.assertIn("--preset dense makes none", done.stderr)
             done = run("trace", serving.LONGNEEDLE, str(needles), "--budget", "4096", "-o", str(trace))
             self.assertIn("nothing was selected", done.stderr)
             self.assertEqual(done.returncode, 1)
