@@ -38,7 +38,7 @@ double Machine::save_bytes(core::SaveMethod method) const {
 // FlashD2H over 23 GB/s. HBM and tensor cores: the data sheet's 1,555 GB/s and 312 TFLOP/s, of
 // which large products reach about two thirds and attention a little over half.
 const Machine& a100() {
-  static const Machine machine{.name = "A100-40GB",
+  static const Machine machine{.name = "A100",
                                .hbm_bytes = 1.4e12,
                                .matrix_flops = 200e12,
                                .attention_flops = 170e12,

@@ -14,7 +14,7 @@
 namespace sim {
 
 struct Machine {
-  const char* name = "";
+  const char* name = "";       // an identifier
   double hbm_bytes = 0;        // a second
   double matrix_flops = 0;     // a second, in large matrix products
   double attention_flops = 0;  // a second, in prompt attention that fills the machine

@@ -73,9 +73,12 @@ TEST_F(EffectsTest, SelectionsHaveTheLocalityThatWasMeasured) {
 }
 
 // Figures 1 and 15. All requests come at once, and only steps without prompts count.
-TEST_F(EffectsTest, DecodingSlowsPastTheBatchThatFitsUnlessWorkingSetsAreAdmitted) {
+class DecodingTest : public EffectsTest, public ::testing::WithParamInterface<Machine> {};
+
+TEST_P(DecodingTest, SlowsPastTheBatchThatFitsUnlessWorkingSetsAreAdmitted) {
   const auto decode = [&](const std::string& name, int32_t batch) {
     ServingConfig c = config(name);
+    c.machine = GetParam();
     c.options.max_num_seqs = batch;
     return serve(c, std::vector<Arrival>(static_cast<size_t>(batch), {1, 16000, 1000}));
   };
@@ -83,8 +86,7 @@ TEST_F(EffectsTest, DecodingSlowsPastTheBatchThatFitsUnlessWorkingSetsAreAdmitte
   std::printf("%5s", "batch");
   for (int i = 0; i < 3; ++i) std::printf(" | %9s %9s %8s", "tokens/s", "loads", "runs");
   std::map<std::string, std::map<int32_t, ServingFigures>> figures;
-  const std::vector<int32_t> batches{2, 6, 8, 16, 24, 32, 48};
-  for (const int32_t batch : batches) {
+  for (const int32_t batch : {2, 6, 8, 16, 24, 32, 48}) {
     std::printf("\n%5d", batch);
     for (const char* name : {"+Offload", "+FT", "+WC"}) {
       const ServingFigures f = figures[name][batch] = decode(name, batch);
@@ -110,6 +112,9 @@ TEST_F(EffectsTest, DecodingSlowsPastTheBatchThatFitsUnlessWorkingSetsAreAdmitte
   EXPECT_GT(tokens_s("+WC", 48), 1.5 * tokens_s("+FT", 48));
   EXPECT_GT(figures["+FT"][48].pure_pages_loaded, 4 * figures["+WC"][48].pure_pages_loaded);
 }
+
+INSTANTIATE_TEST_SUITE_P(Machines, DecodingTest, ::testing::Values(a100(), h200()),
+                         [](const auto& instance) { return instance.param.name; });
 
 // Figure 16a. Prompts that come while others decode; outputs are long, so that many do.
 TEST_F(EffectsTest, SegmentedPromptsStartWhereChunkedOnesQueue) {
