@@ -19,6 +19,7 @@ nlohmann::ordered_json kv_json(const core::KvCounters& kv) {
           {"selections_reused", kv.selections_reused},
           {"pages_selected", kv.pages_selected},
           {"pages_sealed", kv.pages_sealed},
+          {"pages_quantised", kv.pages_quantised},
           {"pages_missed", kv.pages_missed},
           {"pages_loaded", kv.pages_loaded},
           {"pages_evicted", kv.pages_evicted},

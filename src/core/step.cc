@@ -10,6 +10,7 @@ void KvCounters::add(const KvCounters& step) {
   selections_reused += step.selections_reused;
   pages_selected += step.pages_selected;
   pages_sealed += step.pages_sealed;
+  pages_quantised += step.pages_quantised;
   pages_missed += step.pages_missed;
   pages_loaded += step.pages_loaded;
   pages_evicted += step.pages_evicted;

@@ -192,8 +192,9 @@ struct KvCounters {
   int64_t selections_reused = 0;
   int64_t pages_selected = 0;  // attended under selection
   int64_t pages_sealed = 0;    // statistics written
-  int64_t pages_missed = 0;    // selected and not resident
-  int64_t pages_loaded = 0;    // host -> device, misses, shared rows, layer buffers
+  int64_t pages_quantised = 0;
+  int64_t pages_missed = 0;  // selected and not resident
+  int64_t pages_loaded = 0;  // host -> device, misses, shared rows, layer buffers
   int64_t pages_evicted = 0;
   int64_t pages_scratch = 0;  // misses that found no frame
   int64_t pages_saved = 0;    // device -> host

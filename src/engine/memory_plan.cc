@@ -100,7 +100,7 @@ void MemoryPlan::describe(ResolvedSizes* sizes) const {
   sizes->ring = kv_.ring();
   sizes->num_rings = kv_.rings ? kv_.max_num_seqs : 0;
   sizes->ring_bytes = bytes_.slot_ring * kv_.max_num_seqs;
-  sizes->open_bytes = bytes_.open_pages;
+  sizes->open_bytes = bytes_.open_pages + bytes_.slot_open * kv_.max_num_seqs;
   sizes->scratch_frames = scratch_frames_;
   sizes->scratch_bytes = bytes_.scratch + scratch_frames_ * page_bytes_;
   sizes->tables_bytes = (bytes_.slot_state + slot_tables_) * kv_.max_num_seqs;

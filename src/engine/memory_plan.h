@@ -26,7 +26,7 @@ class MemoryPlan {
   const exec::KvOptions& kv() const { return kv_; }
   bool tiered() const { return tiered_; }
   int32_t pages_max() const { return kv_.pages_max(); }
-  int64_t slot_bytes() const { return bytes_.slot_ring + bytes_.slot_state + slot_tables_; }
+  int64_t slot_bytes() const { return bytes_.slots(1) + slot_tables_; }
   // Of the device, whatever the number of blocks and rows of frames.
   int64_t fixed_bytes() const;
   // Of the device, for one sequence of the whole context to run in.

@@ -57,13 +57,6 @@ base::Result<void> check_kv_options(const EngineOptions& options, const core::Mo
     RETURN_IF_ERROR(check_range("--max-inject-tokens", tiers.max_inject_tokens, options.page_tokens,
                                 int64_t{1} << 40));
   }
-  const bool quantised =
-      options.kv_type == core::DType::kI8 || options.kv_type == core::DType::kF8E4M3;
-  if (tiers.host_memory_bytes && quantised) {
-    return error(Code::kUnsupported,
-                 "--kv-cache-dtype int8 and fp8_e4m3 have no host tier yet: use a preset without "
-                 "one, or bf16");
-  }
   if (tiers.host_memory_bytes && sparse.budget_tokens == 0) {
     return error(Code::kInvalidArgument, "--host-memory needs a --budget");
   }
@@ -131,14 +124,18 @@ class Resolver {
   MemoryPlan plan(int32_t max_num_seqs, int32_t context) const {
     return MemoryPlan(options_, model_, memory_, max_num_seqs, context);
   }
+  bool quantised() const {
+    return options_.kv_type == core::DType::kI8 || options_.kv_type == core::DType::kF8E4M3;
+  }
   // With as many sequences as asked for, or fewer: rings, which are whole sequences' worth of
-  // memory, take half of what is left beside one sequence at most; the tables of the tiers, which
-  // sequences of full length hardly share the frames of a small device among, a 32nd of it.
+  // memory, and open pages take half of what is left beside one sequence at most; the tables of the
+  // tiers, which sequences of full length hardly share the frames of a small device among, a 32nd
+  // of it.
   MemoryPlan fitted(int32_t context) const { return fitted(context, device_limit_); }
   MemoryPlan fitted(int32_t context, int64_t device_limit) const {
     int64_t seqs = options_.max_num_seqs;
     const MemoryPlan one = plan(1, context);
-    if (uses_rings(options_)) {
+    if (uses_rings(options_) || (quantised() && !tiered_)) {
       const int64_t left = std::max<int64_t>(0, device_limit - one.least_bytes());
       seqs = std::min(seqs, 1 + left / 2 / one.slot_bytes());
     } else if (tiered_) {
@@ -149,7 +146,7 @@ class Resolver {
 
   // Device memory with which a context fits.
   int64_t device_bytes_for(int32_t context) const {
-    const bool fewer = uses_rings(options_) || tiered_;
+    const bool fewer = uses_rings(options_) || quantised() || tiered_;
     int64_t bytes = plan(fewer ? 1 : options_.max_num_seqs, context).least_bytes();
     while (fitted(context, bytes).least_bytes() > bytes) bytes += bytes / 64;
     return bytes;
@@ -321,7 +318,7 @@ std::string format_table(const ResolvedSizes& s) {
   line("statistics", s.stats_bytes,
        fmt::format("of {} blocks, logical pages of {} tokens", s.num_blocks,
                    s.page.logical_page_tokens));
-  line("open pages", s.open_bytes, "");
+  line("open pages", s.open_bytes, "BF16, until they are full");
   line("tables", s.tables_bytes, "selections and residency");
   line("scratch", s.scratch_bytes, fmt::format("{} frames, scores and lists", s.scratch_frames));
   line("activations", s.activation_bytes,

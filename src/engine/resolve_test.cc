@@ -50,6 +50,36 @@ TEST(Resolve, ABlockHoldsThePagesOfAllLayersAndHeads) {
   EXPECT_EQ(resolve(options, model(), memory()).value().block_bytes, 2 * sizes.block_bytes);
 }
 
+TEST(Resolve, QuantisedPagesTakeHalfAndUnfilledOnesAPlaceInBf16) {
+  EngineOptions options;
+  options.device_memory_bytes = 124 * kMiB;
+  options.max_num_seqs = 4;
+  const ResolvedSizes bf16 = resolve(options, model(), memory()).value();
+  EXPECT_EQ(bf16.open_bytes, 0);
+  for (const core::DType type : {core::DType::kI8, core::DType::kF8E4M3}) {
+    options.kv_type = type;
+    const ResolvedSizes sizes = resolve(options, model(), memory()).value();
+    const int64_t scales = 64 * 4 + 64;  // K's, and V's one in a cache line
+    EXPECT_EQ(sizes.block_bytes, 4 * 2 * (2 * 32 * 64 + scales));
+    // A tail in each layer of a sequence; 32 pages and a second one of each sequence in a layer.
+    EXPECT_EQ(sizes.open_bytes, (4 * 4 + 1024 / 32 + 4) * 2 * (2 * 32 * 64 * 2));
+    EXPECT_GT(sizes.num_blocks, bf16.num_blocks * 18 / 10);
+    EXPECT_LE(sizes.device_bytes, 124 * kMiB);
+    EXPECT_THAT(format_table(sizes), HasSubstr("open pages"));
+  }
+}
+
+TEST(Resolve, UnfilledPagesLeaveRoomForQuantisedOnes) {
+  EngineOptions options;
+  options.device_memory_bytes = 34 * kMiB;
+  options.max_model_len = 1024;
+  options.kv_type = core::DType::kI8;
+  const ResolvedSizes sizes = resolve(options, model(), memory()).value();
+  EXPECT_GT(sizes.max_num_seqs, 1);
+  EXPECT_LT(sizes.max_num_seqs, 256) << "places for their unfilled pages would take it all";
+  EXPECT_LE(sizes.device_bytes, 34 * kMiB);
+}
+
 TEST(Resolve, TakesHalfOfWhatIsLeftAndNoMoreThanSequencesCanUse) {
   EngineOptions options;
   const ResolvedSizes half = resolve(options, model(), memory()).value();
@@ -92,12 +122,14 @@ int64_t number_behind(const std::string& message, const std::string& words) {
 }
 
 TEST(Resolve, AdviceOnMemoryWorksWhenTaken) {
-  for (const int64_t more_bytes : {0, 1}) {
+  for (const auto& [more_bytes, type] :
+       {std::pair{0, core::DType::kBF16}, {1, core::DType::kBF16}, {1, core::DType::kI8}}) {
     MemorySizes odd = memory();
     odd.workspace_bytes += more_bytes;
     EngineOptions options;
     options.max_model_len = 8190;
-    options.device_memory_bytes = 34 * kMiB;
+    options.kv_type = type;
+    options.device_memory_bytes = type == core::DType::kBF16 ? 34 * kMiB : 30 * kMiB;
     expect_error(options, odd, base::Code::kTooLarge, "lower --max-model-len to");
     const std::string message = resolve(options, model(), odd).error().message;
     const int64_t length = number_behind(message, "--max-model-len to ");

@@ -65,8 +65,8 @@ CpuExecutor::CpuExecutor(device::Stream& stream, model::Model& model,
 
 int64_t CpuExecutor::count_device_bytes() const {
   const KvBytes bytes = kv_bytes(options_.kv);
-  int64_t total = kv_.bytes() + bytes.slot_state * options_.kv.max_num_seqs + bytes.open_pages +
-                  bytes.scratch + model_.workspace_bytes();
+  int64_t total = kv_.bytes() + bytes.slot_state * options_.kv.max_num_seqs + bytes.scratch +
+                  model_.workspace_bytes();
   if (tier_ != nullptr) {
     total += HostTier::slot_bytes(options_.kv) * options_.kv.max_num_seqs +
              options_.prefill.bytes(options_.kv);

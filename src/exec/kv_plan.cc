@@ -72,8 +72,12 @@ KvBytes kv_bytes(const KvOptions& options) {
   bytes.slot_ring = options.ring_columns().num_columns() * page_bytes * options.ring().frames();
   bytes.slot_state = selecting * SelectionState::column_bytes(options) +
                      (options.rings ? 2 : 1) * align(pages_max * 4);
-  bytes.open_pages = int64_t{options.open_layers()} * options.num_kv_heads * options.max_num_seqs *
-                     options.open_page().page_bytes();
+  if (options.page.is_quantised()) {
+    const int64_t layer_bytes = options.num_kv_heads * options.open_page().page_bytes();
+    bytes.slot_open = options.num_layers * layer_bytes;
+    bytes.open_pages =
+        (options.open_layers() - options.num_layers) * layer_bytes * options.max_num_seqs;
+  }
   if (selecting > 0) {
     const int64_t rows = selecting_rows_max(options);
     const int64_t head_bytes = pages_max * 4 + options.listed_max() * 2 * 4 + 4;

@@ -51,11 +51,14 @@ struct KvBytes {
   int64_t block_stats = 0;  // of a block: statistics of its pages
   int64_t slot_ring = 0;    // of a slot: frames of streaming heads
   int64_t slot_state = 0;   // of a slot: tables, selections, stamps
-  int64_t open_pages = 0;   // BF16 pages being filled, quantised KV
+  int64_t slot_open = 0;    // of a slot: BF16 pages that its next rows go on with, quantised KV
+  int64_t open_pages = 0;   // BF16 pages that the rows of one layer begin, quantised KV
   int64_t scratch = 0;      // scores and lists of the rows of one layer
 
   int64_t block() const { return block_pages + block_stats; }
-  int64_t slots(int32_t max_num_seqs) const { return (slot_ring + slot_state) * max_num_seqs; }
+  int64_t slots(int32_t max_num_seqs) const {
+    return (slot_ring + slot_state + slot_open) * max_num_seqs;
+  }
   int64_t total(int32_t num_blocks, int32_t max_num_seqs) const {
     return block() * num_blocks + slots(max_num_seqs) + open_pages + scratch;
   }

@@ -186,7 +186,10 @@ void SegmentedPrefill::end_layer(const core::Segment& segment, int32_t layer) {
       is_last ? end : saver.saved_pages(segment.slot));
   if (!buffered) return;
   saves_[static_cast<size_t>(segment.slot)].buffers[layer % 2] = ticket;
-  if (prefill_end(segment) % page_tokens != 0) keep_tail(segment, layer);
+  // The tail of quantised KV is an open page, which is the slot's already.
+  if (prefill_end(segment) % page_tokens != 0 && !kv_options_.page.is_quantised()) {
+    keep_tail(segment, layer);
+  }
   if (is_last) tier_.end_layer_buffers(segment, prefill_end(segment));
 }
 

@@ -180,6 +180,7 @@ void SparseAttention::quantise_pages(const ops::KvLayer& kv) {
     }
   }
   ops_.kv_seal(stream_, {.page = options_.page, .items = seal_items_});
+  counters_.pages_quantised += std::ssize(seal_items_);
 }
 
 // Rows of pages that the next step goes on with move to their slots' open pages.

@@ -105,6 +105,8 @@ void add_selection(Page& page, const core::KvCounters& kv) {
                kv.pages_selected);
   page.counter("spillway:pages_sealed_total", "Pages whose statistics were written.",
                kv.pages_sealed);
+  page.counter("spillway:pages_quantised_total", "Pages that were quantised when they were full.",
+               kv.pages_quantised);
   page.counter("spillway:prefill_layers_total",
                "Layers of prompts that were computed one at a time.", kv.layers_segmented);
 }

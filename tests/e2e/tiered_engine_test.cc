@@ -143,6 +143,29 @@ TEST(TieredEngine, FullPresetInALittleDeviceMemory) {
   EXPECT_GT(got.all.back().cached_tokens, 0);
 }
 
+// Codes move as pages do, and rows read their own page as it was written, in every tier.
+TEST(TieredEngine, FullPresetOverQuantisedPages) {
+  for (const char* type : {"int8", "fp8_e4m3"}) {
+    SCOPED_TRACE(type);
+    apps::ServingOptions everything = options("sparse", "1GiB");
+    everything.kv_cache_dtype = type;
+    apps::ServingOptions o = options("full", "40MiB");
+    o.kv.host_memory = "512MiB";
+    o.kv_cache_dtype = type;
+    const Answers want = answer_all(everything), got = answer_all(o);
+    expect_same(want, got);
+    const core::KvCounters& kv = got.counters.kv;
+    EXPECT_GT(kv.pages_quantised, 0);
+    EXPECT_GT(kv.pages_missed, 0);
+    EXPECT_GT(kv.pages_evicted, 0);
+    EXPECT_GT(kv.pages_saved, 0);
+    EXPECT_GT(kv.layers_segmented, 0);
+    EXPECT_LE(kv.device_bytes_peak, 40 << 20);
+    EXPECT_GT(got.all.back().cached_tokens, 0);
+    EXPECT_EQ(got.all.back().cached_tokens % 32, 0) << "whole blocks";
+  }
+}
+
 TEST(TieredEngine, SparseOffloadWithoutAdmission) {
   apps::ServingOptions o = options("sparse-offload", "56MiB");
   o.kv.host_memory = "512MiB";

@@ -148,8 +148,47 @@ TEST(Tiered, StreamingHeads) {
   run_tiered({.heads = streaming_heads()}, tier(), true);
 }
 
-TEST(Tiered, APutBackSequenceReturnsUndisturbed) {
-  TinyModel model({});
+TEST(Tiered, QuantisedPages) {
+  run_tiered({.kv_type = core::DType::kI8}, tier(), false);
+  run_tiered({.reuse_interval = 4, .kv_type = core::DType::kF8E4M3}, tier(), true);
+}
+TEST(Tiered, QuantisedPagesOfStreamingHeads) {
+  run_tiered({.heads = streaming_heads(), .kv_type = core::DType::kI8}, tier(), true);
+}
+
+// A row reads its own page as it was written, whatever else is in its step.
+TEST(QuantisedPages, AreTheSameInChunksOfAnySize) {
+  for (const core::HeadKinds& heads : {core::HeadKinds{}, streaming_heads()}) {
+    for (const core::DType type : {core::DType::kI8, core::DType::kF8E4M3}) {
+      TinyModel model({.heads = heads, .kv_type = type});
+      const auto prompt = prompt_of(203, 21);
+      const auto want = resident_run(model, prompt, 40);
+      for (const int32_t chunk : {1, 7, 16, 33, 63}) {
+        TinyHost host(model, 64, 0);
+        TinyHost::Sequence& other = host.add(0, prompt_of(40, 22));
+        host.prefill(other, 11);
+        TinyHost::Sequence& s = host.add(2, prompt);
+        while (s.computed < s.prompt_len) {
+          host.decode(other);
+          host.plan(s, std::min(s.prompt_len, s.computed + chunk));
+          host.step();
+        }
+        host.run(s, 40);
+        expect_same(want, s.output);
+        EXPECT_GT(host.totals().pages_quantised, 0);
+      }
+    }
+  }
+}
+
+class TieredKv : public testing::TestWithParam<core::DType> {};
+INSTANTIATE_TEST_SUITE_P(KvTypes, TieredKv,
+                         testing::Values(core::DType::kBF16, core::DType::kI8,
+                                         core::DType::kF8E4M3),
+                         [](const auto& type) { return std::string(core::info(type.param).name); });
+
+TEST_P(TieredKv, APutBackSequenceReturnsUndisturbed) {
+  TinyModel model({.kv_type = GetParam()});
   const auto prompt_a = prompt_of(200, 5), prompt_b = prompt_of(120, 6);
   const auto want_a = resident_run(model, prompt_a, 60);
   TinyHost host(model, 64, 20, tier());
@@ -168,7 +207,9 @@ TEST(Tiered, APutBackSequenceReturnsUndisturbed) {
 
 // A prefix in shared rows, of a resident sequence and of one that is not; and let go of.
 TEST(Tiered, SharedRows) {
-  for (const TinyShape& shape : {TinyShape{}, TinyShape{.heads = streaming_heads()}}) {
+  for (const TinyShape& shape :
+       {TinyShape{}, TinyShape{.heads = streaming_heads()}, TinyShape{.kv_type = core::DType::kI8},
+        TinyShape{.heads = streaming_heads(), .kv_type = core::DType::kF8E4M3}}) {
     TinyModel model(shape);
     auto prompt_a = prompt_of(200, 7), prompt_b = prompt_a;
     prompt_b.resize(130);
@@ -198,9 +239,9 @@ TEST(Tiered, SharedRows) {
 
 // A sequence that lost everything is computed again: its generated rows as decode rows, a page of
 // them in a step, some over all their pages and some under selection.
-TEST(Tiered, ReplaysDecodeRows) {
+TEST_P(TieredKv, ReplaysDecodeRows) {
   for (int32_t reuse_interval : {1, 4}) {
-    TinyModel model({.reuse_interval = reuse_interval});
+    TinyModel model({.reuse_interval = reuse_interval, .kv_type = GetParam()});
     for (int32_t length : {40, 150}) {
       const auto prompt = prompt_of(length, 16);
       const auto want = resident_run(model, prompt, 60);
@@ -235,7 +276,9 @@ void prefill_segmented(TinyHost& host, TinyHost::Sequence& s, int32_t piece, int
 }
 
 TEST(Segmented, LayerBuffersAreTheSameAsChunks) {
-  for (const TinyShape& shape : {TinyShape{}, TinyShape{.heads = streaming_heads()}}) {
+  for (const TinyShape& shape :
+       {TinyShape{}, TinyShape{.heads = streaming_heads()}, TinyShape{.kv_type = core::DType::kI8},
+        TinyShape{.heads = streaming_heads(), .kv_type = core::DType::kF8E4M3}}) {
     TinyModel model(shape);
     for (int32_t length : {16, 100, 288, 331}) {
       const auto prompt = prompt_of(length, 9);
@@ -257,8 +300,8 @@ TEST(Segmented, LayerBuffersAreTheSameAsChunks) {
   }
 }
 
-TEST(Segmented, StraightIntoRowsIsTheSameAsChunks) {
-  TinyModel model({});
+TEST_P(TieredKv, SegmentedStraightIntoRowsIsTheSameAsChunks) {
+  TinyModel model({.kv_type = GetParam()});
   const auto prompt = prompt_of(331, 10);
   const auto want = resident_run(model, prompt, 30);
   for (int32_t piece : {96, 640}) {
@@ -274,9 +317,10 @@ TEST(Segmented, StraightIntoRowsIsTheSameAsChunks) {
   }
 }
 
-TEST(Segmented, ACachedPrefixEntersLayerByLayer) {
+TEST_P(TieredKv, ACachedPrefixEntersLayerByLayer) {
   for (bool streaming : {false, true}) {
-    TinyModel model({.heads = streaming ? streaming_heads() : core::HeadKinds{}});
+    TinyModel model(
+        {.heads = streaming ? streaming_heads() : core::HeadKinds{}, .kv_type = GetParam()});
     auto prompt_a = prompt_of(260, 11), prompt_b = prompt_a;
     const auto tail = prompt_of(75, 12);
     prompt_b.insert(prompt_b.end(), tail.begin(), tail.end());

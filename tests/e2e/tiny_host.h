@@ -38,6 +38,7 @@ struct TinyShape {
   int32_t page_tokens = 16, budget_tokens = 64, rows_max = 64, max_num_seqs = 4;
   int32_t context_max = 640, reuse_interval = 1, dense_layers = 0;
   core::HeadKinds heads;
+  core::DType kv_type = core::DType::kBF16;
 };
 
 class TinyModel {
@@ -71,7 +72,7 @@ class TinyModel {
     CpuExecutorOptions o;
     o.kv = {.num_layers = kLayers,
             .num_kv_heads = kKvHeads,
-            .page = {.type = core::DType::kBF16,
+            .page = {.type = shape_.kv_type,
                      .page_tokens = shape_.page_tokens,
                      .logical_page_tokens = shape_.page_tokens,
                      .head_dim = kHeadDim},
