@@ -15,13 +15,15 @@ using core::Segment;
 
 class SchedulerTest : public ::testing::Test {
  protected:
-  void make(int32_t max_num_seqs, int32_t rows, int32_t num_blocks, bool deterministic = false) {
+  void make(int32_t max_num_seqs, int32_t rows, int32_t num_blocks, bool deterministic = false,
+            bool copies_heads = true) {
     ledger_ = std::make_unique<kv::BlockLedger>(kv::LedgerOptions{
         .num_blocks = num_blocks, .page_tokens = 4, .deterministic = deterministic});
     scheduler_ = std::make_unique<Scheduler>(SchedulerOptions{.max_num_seqs = max_num_seqs,
                                                               .max_num_batched_tokens = rows,
                                                               .num_layers = 3,
-                                                              .deterministic = deterministic},
+                                                              .deterministic = deterministic,
+                                                              .copies_heads = copies_heads},
                                              ledger_.get());
   }
 
@@ -188,6 +190,23 @@ TEST_F(SchedulerTest, ACachedPrefixIsSharedAndTheHeadOfABlockCopied) {
   EXPECT_EQ(transfers_.copies[0].num_tokens, 2);
   EXPECT_EQ(scheduler_->counters().prefix_tokens_found, 6);
   for (const Segment& s : plan_.segments) EXPECT_TRUE(s.seq != b->id || s.token_begin == 6);
+}
+
+// Quantised KV: what is sealed cannot be written on.
+TEST_F(SchedulerTest, WhereHeadsOfBlocksAreNotCopiedWholeBlocksAreShared) {
+  make(4, 32, 16, /*deterministic=*/false, /*copies_heads=*/false);
+  Sequence* a = add(10, 1, 0);
+  plan();
+  run();
+  Sequence* b = add(7, 1, 0);
+  Sequence* c = add(8, 1, 0);  // all of it is cached, but the last row is computed
+  plan();
+  EXPECT_TRUE(transfers_.copies.empty());
+  for (const Sequence* s : {b, c}) {
+    EXPECT_EQ(s->cached_tokens, 4);
+    EXPECT_EQ(s->kv.blocks[0], a->kv.blocks[0]);
+    EXPECT_NE(s->kv.blocks[1], a->kv.blocks[1]);
+  }
 }
 
 TEST_F(SchedulerTest, PromptLogprobsAreComputedFromTheFirstRowAndAskedForOnce) {

@@ -100,6 +100,7 @@ apps::ServingOptions options(const Mode& mode = kModes[0]) {
 // That the house attended as the mode says.
 void expect_proof(const Mode& mode, const apps::House& house) {
   const core::KvCounters kv = house.engine->snapshot().kv;
+  EXPECT_EQ(kv.pages_quantised > 60 * 16, std::string(mode.kv_type) != "bf16");
   if (mode.budget == 0) {
     EXPECT_EQ(kv.selections + kv.pages_sealed + kv.pages_selected, 0);
     return;
@@ -321,7 +322,7 @@ TEST(InstructionSets, EachFindsTheNeedle) {
       "mentioned in the provided text is";
   for (device::Isa isa : {device::Isa::kReference, device::Isa::kAvx2, device::Isa::kAvx512}) {
     if (isa > device::detect_isa()) continue;
-    for (const char* kv_type : {"bf16", "f16", "f32"}) {
+    for (const char* kv_type : {"bf16", "f16", "f32", "int8", "fp8_e4m3"}) {
       if (isa == device::Isa::kReference && std::string(kv_type) != "bf16")
         continue;  // slow, and one type shows it runs
       apps::ServingOptions o = options();

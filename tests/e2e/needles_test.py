@@ -14,8 +14,8 @@ import serving
 
 
 class Needles(unittest.TestCase):
-    def ask(self, path):
-        done = subprocess.run([serving.BINARY, "eval", "needles", serving.LONGNEEDLE, str(path), "-o", "json"],
+    def ask(self, path, *options):
+        done = subprocess.run([serving.BINARY, "eval", "needles", serving.LONGNEEDLE, str(path), "-o", "json", *options],
                               capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr[-4000:])
         return json.loads(done.stdout)
@@ -34,6 +34,17 @@ class Needles(unittest.TestCase):
 
     def test_2k(self):
         self.check(serving.TOP / "tests/data/needles/needles-2k.jsonl", asked=96, right=86)
+
+    def test_2k_quantised(self):
+        """Codes of 8 bits cost two answers at most."""
+        path = serving.TOP / "tests/data/needles/needles-2k.jsonl"
+        right = self.ask(path)["right"]
+        for dtype in ("int8", "fp8_e4m3"):
+            result = self.ask(path, "--kv-cache-dtype", dtype)
+            print(dtype, result["right"], "of", result["asked"], "right, bf16", right)
+            self.assertGreaterEqual(result["right"], right - 2)
+            self.assertGreater(result["cached_tokens"], 0.7 * result["prompt_tokens"])
+            self.assertGreater(result["kv"]["pages_quantised"], 0)
 
     def test_8k(self):
         self.check(serving.TOP / "tests/data/needles/needles-8k.jsonl", asked=48, right=43)
