@@ -88,16 +88,17 @@ base::Result<void> make_text(const ServingOptions& options, House* house) {
     return base::error(made.error().code, "{}: {}", options.model, made.error().message);
   }
   house->tokenizer = std::move(made).value();
-  const std::string& source = house->tokenizer->data().chat_template;
-  if (!source.empty()) {
-    base::Result<text::ChatTemplate> parsed = text::ChatTemplate::parse(source);
-    if (parsed.ok()) {
-      house->chat_template = std::make_unique<text::ChatTemplate>(std::move(parsed).value());
-    } else {
-      LOG_WARN("the model's chat template is not usable, chat requests get ChatML: {}",
-               parsed.error().message);
-    }
+  // Models without a template that can be read get ChatML.
+  std::string_view source = house->tokenizer->data().chat_template;
+  if (source.empty()) source = text::kDefaultChatTemplate;
+  base::Result<text::ChatTemplate> parsed = text::ChatTemplate::parse(source);
+  if (!parsed.ok()) {
+    LOG_WARN("the model's chat template is not usable, chat requests get ChatML: {}",
+             parsed.error().message);
+    parsed = text::ChatTemplate::parse(text::kDefaultChatTemplate);
+    if (!parsed.ok()) return std::move(parsed).error();
   }
+  house->chat_template = std::make_unique<text::ChatTemplate>(std::move(parsed).value());
   return {};
 }
 
@@ -284,11 +285,7 @@ base::Result<std::string> render_chat(const House& house, nlohmann::ordered_json
   };
   context["bos_token"] = token(data.bos);
   context["eos_token"] = token(data.eos);
-  if (house.chat_template)
-    return house.chat_template->render(context, static_cast<int64_t>(std::time(nullptr)));
-  ASSIGN_OR_RETURN(text::ChatTemplate chatml,
-                   text::ChatTemplate::parse(text::kDefaultChatTemplate));
-  return chatml.render(context, static_cast<int64_t>(std::time(nullptr)));
+  return house.chat_template->render(context, static_cast<int64_t>(std::time(nullptr)));
 }
 
 }  // namespace apps

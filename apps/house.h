@@ -33,7 +33,7 @@ struct House {
   std::unique_ptr<model::Model> model;
   std::unique_ptr<text::Tokenizer> tokenizer;  // null where the model has none (dummy)
   std::unique_ptr<text::ChatTemplate>
-      chat_template;  // null where the model has none, or none that can be read
+      chat_template;  // ChatML where the model has none that can be read; null without tokenizer
   engine::ResolvedSizes sizes;
   int32_t budget_tokens = 0;  // of selections; 0: all pages are attended to
   std::unique_ptr<exec::Executor> executor;

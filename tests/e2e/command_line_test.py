@@ -88,6 +88,17 @@ class CommandLine(unittest.TestCase):
                 self.assertIn(words, done.stderr)
                 self.assertEqual(done.stdout, "")
 
+    def test_a_model_without_a_chat_template_gets_chatml(self):
+        messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Name three colours."}]
+        with serving.Server(serving.LONGNEEDLE, "--max-model-len", "1024", "--device-memory", "100MiB") as server:
+            status, _, text = server.request("POST", "/v1/chat/completions", {"messages": messages, "max_tokens": 4})
+            self.assertEqual(status, 200, text)
+            chat = server.request("POST", "/tokenize", {"messages": messages})[2]
+            plain = server.request("POST", "/tokenize", {"add_special_tokens": False, "prompt": "".join(
+                f"<|im_start|>{m['role'].replace('developer', 'system')}\n{m['content']}<|im_end|>\n" for m in messages)
+                + "<|im_start|>assistant\n"})[2]
+            self.assertEqual(json.loads(chat)["tokens"], json.loads(plain)["tokens"])
+
     def test_a_prompt_that_does_not_fit_is_told_what_would_help(self):
         long = "word " * 3000
         done = run("generate", serving.LONGNEEDLE, "-p", long, "--max-model-len", "1024")
