@@ -206,6 +206,9 @@ TEST(Residency, KeepsWhatItHoldsThroughAnythingTheHostDoes) {
         const int32_t held = f.check(0, column);
         EXPECT_LE(held, static_cast<int32_t>(own.size()));
         EXPECT_TRUE(!resident || held == page + 1);
+        for (int32_t unsaved = saved; unsaved <= page; ++unsaved) {
+          EXPECT_NE(f.residency.frame_of_page(0, column, unsaved), ops::kNotResident);
+        }
       }
       saved = std::max(saved, page - static_cast<int32_t>(random() % 4));
       const int32_t pinned = page + 1 - saved;

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "exec/cpu_executor.h"
 #include "load/dummy.h"
 #include "load/model_files.h"
@@ -166,6 +167,7 @@ class TinyHost {
     for (; rows > 0 && !free_rows_.empty(); --rows) s.frames.push_back(take_row());
   }
   core::FrameId take_row() {
+    CHECK(!free_rows_.empty(), "the test takes more rows than there are");
     const core::FrameId row = free_rows_.back();
     free_rows_.pop_back();
     return row;
@@ -220,6 +222,7 @@ class TinyHost {
                    int32_t layer_end) {
     const int32_t pages = (token_end + page_tokens() - 1) / page_tokens();
     while (std::ssize(s.blocks) < pages) {
+      CHECK(!free_blocks_.empty(), "the test takes more blocks than there are");
       s.blocks.push_back(free_blocks_.back());
       free_blocks_.pop_back();
     }
