@@ -40,7 +40,8 @@ base::Result<api::Backend> load_backend(const ServingOptions& options,
   backend.cache = {.block_tokens = house->sizes.page_tokens,
                    .num_blocks = house->sizes.num_blocks,
                    .dtype = options.kv_cache_dtype,
-                   .frame_bytes = house->sizes.frame_bytes};
+                   .frame_bytes = house->sizes.frame_bytes,
+                   .num_frames = house->sizes.num_frames};
   backend.tokenizer = std::move(house->tokenizer);
   backend.chat_template = std::move(house->chat_template);
   if (!listen.chat_template.empty()) {

@@ -270,10 +270,12 @@ std::string Metrics::render(const core::EngineSnapshot& snapshot) const {
   }
   MetricFamily& config = page.family("vllm:cache_config_info",
                                      "Constants of the KV cache, as labels.", MetricType::Gauge);
-  page.metric(config, {{"block_size", std::to_string(cache_.block_tokens)},
-                       {"num_gpu_blocks", std::to_string(cache_.num_blocks)},
-                       {"num_cpu_blocks", "0"},
-                       {"cache_dtype", cache_.dtype}})
+  const bool tiered = cache_.num_frames > 0;
+  page.metric(config,
+              {{"block_size", std::to_string(cache_.block_tokens)},
+               {"num_gpu_blocks", std::to_string(tiered ? cache_.num_frames : cache_.num_blocks)},
+               {"num_cpu_blocks", std::to_string(tiered ? cache_.num_blocks : 0)},
+               {"cache_dtype", cache_.dtype}})
       .gauge.value = 1;
   MetricFamily& http =
       page.family("http_requests_total", "Answers by route and status.", MetricType::Counter);

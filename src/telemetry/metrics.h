@@ -34,9 +34,10 @@ struct FinishedRequest {
 // Constants of the process that routers read.
 struct CacheConfig {
   int32_t block_tokens = 0;
-  int64_t num_blocks = 0;
+  int64_t num_blocks = 0;  // on the device; with a host tier homes
   std::string dtype;
   int64_t frame_bytes = 0;  // of a row of frames; 0 without a host tier
+  int64_t num_frames = 0;   // rows of them on the device; 0 without a host tier
 };
 
 class Metrics {

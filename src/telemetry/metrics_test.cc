@@ -69,7 +69,9 @@ TEST(Metrics, SelectionAndTiersAreCounted) {
   s.frames_free = 3;
   s.frames_shared = 2;
   s.working_set_frames = 4;
-  const std::string page = Metrics("m", {.frame_bytes = 256}, 100).render(s);
+  const std::string page =
+      Metrics("m", {.num_blocks = 40, .frame_bytes = 256, .num_frames = 6}, 100).render(s);
+  EXPECT_NE(page.find("num_gpu_blocks=\"6\",num_cpu_blocks=\"40\""), std::string::npos) << page;
   for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
            {"spillway:selections_total" + label(",kind=\"made\""), "30"},
            {"spillway:selections_total" + label(",kind=\"reused\""), "10"},
