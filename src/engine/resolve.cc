@@ -128,18 +128,19 @@ class Resolver {
     return options_.kv_type == core::DType::kI8 || options_.kv_type == core::DType::kF8E4M3;
   }
   // With as many sequences as asked for, or fewer: rings, which are whole sequences' worth of
-  // memory, and open pages take half of what is left beside one sequence at most; the tables of the
-  // tiers, which sequences of full length hardly share the frames of a small device among, a 32nd
-  // of it.
+  // memory, take half of what is left beside one sequence at most; the tables of the tiers, which
+  // sequences of full length hardly share the frames of a small device among, a 32nd of it, and
+  // tables and unfilled pages beside quantised ones a 16th.
   MemoryPlan fitted(int32_t context) const { return fitted(context, device_limit_); }
   MemoryPlan fitted(int32_t context, int64_t device_limit) const {
     int64_t seqs = options_.max_num_seqs;
     const MemoryPlan one = plan(1, context);
-    if (uses_rings(options_) || (quantised() && !tiered_)) {
+    if (uses_rings(options_)) {
       const int64_t left = std::max<int64_t>(0, device_limit - one.least_bytes());
       seqs = std::min(seqs, 1 + left / 2 / one.slot_bytes());
-    } else if (tiered_) {
-      seqs = std::clamp<int64_t>(device_limit / 32 / one.slot_bytes(), 1, seqs);
+    } else if (tiered_ || quantised()) {
+      const int64_t share = device_limit / (quantised() ? 16 : 32);
+      seqs = std::clamp<int64_t>(share / one.slot_bytes(), 1, seqs);
     }
     return plan(static_cast<int32_t>(seqs), context);
   }

@@ -269,6 +269,7 @@ TEST_P(Equality, PreemptedEqualsUndisturbed) {
   apps::ServingOptions o = options(GetParam());
   o.max_num_batched_tokens = 512;
   o.max_model_len = 2560;
+  o.max_num_seqs = 6;  // with little memory and quantised KV fewer than 16 would be had
   o.prefix_caching = true;
   auto house = apps::build_house(o, false).value();
   // Device memory for two such documents with a block of growth each, and a block to spare: 200

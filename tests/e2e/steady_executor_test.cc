@@ -103,4 +103,17 @@ TEST(SteadyStep, AllocatesNothingOverTiers) {
   EXPECT_GT(kv.pages_saved, 1000);
 }
 
+TEST(SteadyStep, AllocatesNothingOverQuantisedPagesInTiers) {
+  apps::ServingOptions options;
+  options.preset = "full";
+  options.kv_cache_dtype = "int8";
+  options.kv.budget = 128;
+  options.kv.host_memory = "512MiB";
+  options.device_memory = "48MiB";
+  core::KvCounters kv;
+  EXPECT_EQ(allocations_of_steady_steps(options, &kv), 0);
+  EXPECT_GT(kv.pages_quantised, 1000);
+  EXPECT_GT(kv.pages_missed, 1000);
+}
+
 }  // namespace
