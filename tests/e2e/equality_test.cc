@@ -305,10 +305,19 @@ TEST(Budget, NoTighterThanTheContextEqualsDense) {
   Mode mode = kModes[1];
   mode.budget = 4096;
   auto house = apps::build_house(options(mode), false).value();
-  EXPECT_EQ(wait(ask(*house, make_request(*house, question(0), kTokens))), baseline(kModes[0]));
-  const core::KvCounters kv = house->engine->snapshot().kv;
-  EXPECT_EQ(kv.selections + kv.pages_scored, 0);
-  EXPECT_GT(kv.pages_sealed, 60 * 16) << "statistics are ready for a longer context";
+  const core::Request request = make_request(*house, question(0), kTokens);
+  const auto rows = static_cast<int32_t>(request.prompt.size()) + kTokens - 1;
+  for (const int32_t budget :
+       {4096, (rows + 31) / 32 * 32}) {  // the last page is the budget's last
+    mode.budget = budget;
+    house.reset();
+    house = apps::build_house(options(mode), false).value();
+    ASSERT_EQ(house->sizes.page_tokens, 32);
+    EXPECT_EQ(wait(ask(*house, request)), baseline(kModes[0])) << "a budget of " << budget;
+    const core::KvCounters kv = house->engine->snapshot().kv;
+    EXPECT_EQ(kv.selections + kv.pages_scored, 0);
+    EXPECT_GT(kv.pages_sealed, 60 * 16) << "statistics are ready for a longer context";
+  }
 }
 
 // Every instruction set answers through the whole engine. Their bits differ in attention, so
