@@ -3,9 +3,12 @@
 // counters say that pages were selected, missed, evicted, saved, and prompts run layer by layer.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <bit>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "apps/completion.h"
 #include "apps/house.h"
@@ -189,6 +192,71 @@ TEST(TieredEngine, FullPresetWithStreamingHeads) {
   EXPECT_GT(got.counters.kv.pages_missed, 0);
   EXPECT_GT(got.counters.kv.layers_segmented, 0);
   EXPECT_GT(got.all.back().cached_tokens, 0);
+}
+
+// A document with a fact that no other request has, and the question for it.
+std::string with_needle(const std::string& document, int request) {
+  const size_t line = document.find('\n', document.size() / 2) + 1;
+  const std::string number = std::to_string(7340 + 37 * request * request);
+  return document.substr(0, line) + "One of the special magic numbers for garden-" +
+         std::to_string(request) + " is: " + number + ".\n" + document.substr(line) +
+         "\nWhat is the special magic number for garden-" + std::to_string(request) +
+         " mentioned in the provided text? The special magic number for garden-" +
+         std::to_string(request) + " mentioned in the provided text is";
+}
+
+// Nobody reads another's pages: each request has a needle of its own, and all of them have frames
+// for about 1.2 selections each. Alone and among the others they say the same, bit for bit.
+TEST(TieredEngine, SixteenNeedlesAtOnceAnswerAsAlone) {
+  constexpr int kRequests = 16;
+  apps::ServingOptions o = options("full", "119MiB");
+  o.kv.host_memory = "512MiB";
+  o.max_num_seqs = kRequests;
+  o.prefix_caching = false;
+  auto house = apps::build_house(o, /*print_sizes=*/false).value();
+  const int32_t selection = 512 / 32;
+  EXPECT_NEAR(house->sizes.num_frames, 1.2 * selection * kRequests, 0.15 * selection * kRequests);
+  const auto docs = documents();
+  std::vector<std::string> texts;
+  for (int i = 0; i < kRequests; ++i) {
+    const size_t doc = static_cast<size_t>(i) % docs.size();
+    texts.push_back(with_needle(docs[doc]["context"].get<std::string>(), i));
+  }
+  std::vector<Answer> alone;
+  for (const std::string& text : texts) alone.push_back(wait(*ask(*house, text, 24)));
+
+  const core::KvCounters before = house->engine->snapshot().kv;
+  std::vector<std::shared_ptr<engine::EventStream>> asked;
+  for (const std::string& text : texts) asked.push_back(ask(*house, text, 24));
+  std::atomic<bool> done = false;
+  std::atomic<int64_t> together = 0;
+  std::thread watch([&] {
+    while (!done) {
+      together = std::max(together.load(), house->engine->snapshot().requests_running);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  });
+  int right = 0;
+  for (int i = 0; i < kRequests; ++i) {
+    const Answer among = wait(*asked[static_cast<size_t>(i)]);
+    const Answer& single = alone[static_cast<size_t>(i)];
+    EXPECT_EQ(among.tokens, single.tokens) << "request " << i;
+    EXPECT_EQ(among.bits, single.bits) << "request " << i;
+    const std::string said = house->tokenizer->decode(among.tokens, true);
+    right += said.find(std::to_string(7340 + 37 * i * i)) != std::string::npos;
+  }
+  done = true;
+  watch.join();
+  const core::KvCounters after = house->engine->snapshot().kv;
+  std::printf(
+      "%d of %d needles found, at most %ld running together, %d rows of frames, "
+      "%ld pages missed, %ld evicted\n",
+      right, kRequests, together.load(), house->sizes.num_frames,
+      after.pages_missed - before.pages_missed, after.pages_evicted - before.pages_evicted);
+  EXPECT_GE(right, 14);
+  EXPECT_GE(together.load(), 4);
+  EXPECT_GT(after.pages_missed, before.pages_missed);
+  EXPECT_GT(after.pages_evicted, before.pages_evicted);
 }
 
 }  // namespace
