@@ -254,8 +254,8 @@ int32_t num_choosable_heads(const core::ModelConfig& config) {
 core::HeadKinds least_harmed(const core::ModelConfig& config, std::span<const double> errors,
                              int32_t count, core::HeadKind streaming) {
   std::vector<size_t> heads = choosable_heads(config);
-  std::stable_sort(heads.begin(), heads.end(),
-                   [&](size_t a, size_t b) { return errors[a] < errors[b]; });
+  // Ties to the lower head.
+  std::ranges::sort(heads, {}, [&](size_t head) { return std::pair(errors[head], head); });
   heads.resize(std::min(heads.size(), static_cast<size_t>(count)));
   return make_kinds(config, heads, streaming);
 }
