@@ -4,31 +4,8 @@
 // of their own.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+#include "base/counted_new.h"
 #include "engine/serving_engine.h"
-
-namespace {
-std::atomic<bool> g_counting = false;
-std::atomic<int64_t> g_allocations = 0;
-}  // namespace
-
-// Counts what is allocated while g_counting, on any thread of this program. Not inlined: gcc would
-// see malloc() and free() through one half of a pair and warn.
-[[gnu::noinline]] void* operator new(size_t size) {
-  if (g_counting) ++g_allocations;
-  void* p = std::malloc(size);
-  if (p == nullptr) std::abort();
-  return p;
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept {
-  std::free(p);
-}
-[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
-  std::free(p);
-}
 
 namespace engine {
 namespace {
@@ -80,11 +57,9 @@ TEST_P(SteadyStep, AllocatesNothing) {
     ASSERT_TRUE(engine->submit(r, events).ok());
   }
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(engine->step());
-  g_allocations = 0;
-  g_counting = true;
+  const int64_t before = base::num_allocations.load();
   for (int i = 0; i < 1000; ++i) engine->step();
-  g_counting = false;
-  EXPECT_EQ(g_allocations, 0);
+  EXPECT_EQ(base::num_allocations.load(), before);
   EXPECT_EQ(engine->snapshot().generated_tokens, 8 * 1010);
   EXPECT_EQ(wakes, 8 + 8 * 1010);
 }

@@ -2,31 +2,12 @@
 
 #include <algorithm>
 #include <climits>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <numeric>
 
+#include "base/counted_new.h"
 #include "ops/op_table.h"
 #include "ops/reference/bfloat16.h"
-
-namespace ops {
-std::atomic<int64_t> num_allocations{0};
-}
-
-// Not inlined: the compiler would see new's memory freed by free().
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  ops::num_allocations.fetch_add(1, std::memory_order_relaxed);
-  void* memory = std::malloc(bytes);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
 
 namespace ops {
 
@@ -35,14 +16,14 @@ void World::write(const Version& version, const std::vector<Part>& parts, int nu
   device::Stream stream(pool);
   const Inputs in = inputs(parts, num_threads);
   const int64_t stride = int64_t{shape_.num_kv_heads} * shape_.head_dim;
-  const int64_t allocations = num_allocations.load();
+  const int64_t allocations = base::num_allocations.load();
   version.kv_write(stream, {.kv = {page_, heads_},
                             .k = in.k.data(),
                             .v = in.v.data(),
                             .k_stride = stride,
                             .v_stride = stride,
                             .segments = in.segments});
-  EXPECT_EQ(num_allocations.load(), allocations);
+  EXPECT_EQ(base::num_allocations.load(), allocations);
   if (page_.is_quantised()) seal(stream, parts);
 }
 
@@ -54,7 +35,7 @@ void World::attend(const Version& version, const Inputs& in, const float* q, flo
   std::vector<std::byte> memory(bytes + 128, kGuard);
   std::byte* aligned = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
   const int64_t stride = int64_t{shape_.num_q_heads} * shape_.head_dim;
-  const int64_t allocations = num_allocations.load();
+  const int64_t allocations = base::num_allocations.load();
   version.attention(stream, {.kv = {page_, heads_},
                              .q = q,
                              .q_stride = stride,
@@ -65,7 +46,7 @@ void World::attend(const Version& version, const Inputs& in, const float* q, flo
                              .out_stride = stride,
                              .workspace = {aligned, bytes}});
   if (version.isa != device::Isa::kReference) {
-    EXPECT_EQ(num_allocations.load(), allocations);
+    EXPECT_EQ(base::num_allocations.load(), allocations);
   }
   EXPECT_TRUE(
       std::all_of(aligned + bytes, aligned + bytes + 64, [](std::byte b) { return b == kGuard; }));

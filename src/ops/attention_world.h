@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -17,9 +16,6 @@
 #include "ops/kv_seal.h"
 
 namespace ops {
-
-// Of the whole program: ops/attention_world.cc replaces operator new.
-extern std::atomic<int64_t> num_allocations;
 
 struct Version {
   const char* name;

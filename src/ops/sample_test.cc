@@ -6,35 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <map>
-#include <new>
 #include <random>
 #include <set>
 #include <vector>
 
+#include "base/counted_new.h"
 #include "ops/philox.h"
-
-namespace {
-std::atomic<int64_t> num_allocations{0};
-}
-
-// Not inlined: the compiler would see new's memory freed by free().
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  num_allocations.fetch_add(1, std::memory_order_relaxed);
-  void* memory = std::malloc(bytes);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
 
 namespace ops {
 namespace {
@@ -299,7 +279,7 @@ TEST(Sample, AllocatesNothing) {
   for (int i = 0; i < 50; ++i) {
     Call call = random_call(random);
     call.params.logprobs = 20;
-    const int64_t before = num_allocations.load();
+    const int64_t before = base::num_allocations.load();
     sample({.logits = call.logits,
             .params = &call.params,
             .tokens = call.tokens,
@@ -307,7 +287,7 @@ TEST(Sample, AllocatesNothing) {
             .stop_ids = call.stop_ids,
             .workspace = workspace},
            &logprobs);
-    EXPECT_EQ(num_allocations.load(), before);
+    EXPECT_EQ(base::num_allocations.load(), before);
   }
 }
 

@@ -2,39 +2,19 @@
 // rounds on all threads. Not built with sanitizers, which bring an operator new of their own.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+#include "base/counted_new.h"
 #include "device/buffer.h"
 #include "store/transfer_engine.h"
-
-namespace {
-std::atomic<bool> g_counting = false;
-std::atomic<int64_t> g_allocations = 0;
-}  // namespace
-
-// Not inlined: gcc would see malloc() and free() through one half of a pair and warn.
-[[gnu::noinline]] void* operator new(size_t size) {
-  if (g_counting) ++g_allocations;
-  void* p = std::malloc(size);
-  if (p == nullptr) std::abort();
-  return p;
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept {
-  std::free(p);
-}
-[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
-  std::free(p);
-}
 
 namespace store {
 namespace {
 
-void run_rounds(TransferEngine* engine, const device::Buffer& host, const device::Buffer& device) {
+// Returns how often the rounds allocated.
+int64_t run_rounds(TransferEngine* engine, const device::Buffer& host,
+                   const device::Buffer& device) {
   std::vector<PageCopy> saves(100), loads(100);
   std::vector<SaveTicket> failed;
-  g_counting = true;
+  const int64_t before = base::num_allocations.load();
   for (size_t round = 0; round < 200; ++round) {
     for (size_t i = 0; i < 100; ++i) {
       std::byte* const home = host.data() + (round * 7 + i) % 256 * 4096;
@@ -46,7 +26,7 @@ void run_rounds(TransferEngine* engine, const device::Buffer& host, const device
     EXPECT_TRUE(round % 3 == 1 || engine->wait(ticket).ok());
     engine->take_failures(&failed);
   }
-  g_counting = false;
+  return base::num_allocations.load() - before;
 }
 
 TEST(SteadyTransfer, AllocatesNothing) {
@@ -65,8 +45,8 @@ TEST(SteadyTransfer, AllocatesNothing) {
                                                           .staging_pages = 64,
                                                           .num_workers = 2})
                               .value();
-      run_rounds(engine.get(), host, device);
-      EXPECT_EQ(g_allocations.load(), 0) << core::name(save) << ", " << core::name(load);
+      EXPECT_EQ(run_rounds(engine.get(), host, device), 0)
+          << core::name(save) << ", " << core::name(load);
     }
   }
 }
