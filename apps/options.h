@@ -18,7 +18,7 @@ struct ServingOptions {
   std::string load_format = "auto";  // auto | dummy
   uint64_t dummy_seed = 0;           // weights of --load-format dummy
   // Behaviour.
-  std::string preset = "dense";
+  std::string preset = "full";
   KvFlags kv;                           // single values of the preset
   std::string kv_cache_dtype = "bf16";  // bf16 | f16 | f32
   int32_t max_model_len = 0;            // tokens; 0 = the model's own, as far as memory goes

@@ -74,7 +74,7 @@ SETS = (("needles-2k.jsonl", 1024), ("needles-8k.jsonl", 2048), ("needles-32k.js
 
 def quality(bench):
     """right answers under selection against dense: three sets, two statistics, two shapes of pages"""
-    dense = {name: bench.needles(NEEDLES / name)["right"] for name, _ in SETS}
+    dense = {name: bench.needles(NEEDLES / name, "--preset", "dense")["right"] for name, _ in SETS}
     rows = []
     for stats in ("cuboid-mean", "min-max"):
         for page, logical in ((32, 32), (64, 16)):
@@ -229,7 +229,7 @@ def prefill_streaming(bench):
     """prefill 32768 with half and three quarters of the KV heads streaming against dense: 0.65 and 0.4 of the time"""
     with tempfile.TemporaryDirectory() as folder:
         at = ("-p", DEPTH, "-n", 0)
-        contestants = {"dense": lambda: bench.rate(*at)}
+        contestants = {"dense": lambda: bench.rate(*at, "--preset", "dense")}
         for share in (0.5, 0.75):
             path = heads_file(folder, share, 128, 1024)
             contestants[share] = lambda path=path: bench.rate(*at, "--preset", "duo", "--heads", path)
@@ -244,7 +244,7 @@ def kv_bytes(bench):
     """KV bytes held by a sequence at 32768 tokens, half of the KV heads streaming, no prefix cache: at most 0.55 of dense"""
     with tempfile.TemporaryDirectory() as folder:
         at = ("-p", 64, "-n", 0, "--max-model-len", DEPTH, "--no-enable-prefix-caching")
-        sizes = {"dense": bench.bench(*at)[-1]["sizes"],
+        sizes = {"dense": bench.bench(*at, "--preset", "dense")[-1]["sizes"],
                  "half": bench.bench(*at, "--preset", "duo", "--heads", heads_file(folder, 0.5, 128, 1024))[-1]["sizes"]}
     held = {name: DEPTH // s["page_tokens"] * s["block_bytes"] + (s["ring_bytes"] // s["num_rings"] if s["num_rings"] else 0)
             for name, s in sizes.items()}
@@ -260,7 +260,7 @@ def heads_quality(bench):
         machine.output_of([SPILLWAY, "calibrate", LONGNEEDLE, "--share", "0.75", "--sink", "64", "--local", "256", "--random", "5", "-o", path])
         right, dense = {}, {}
         for name, _ in SETS:
-            dense[name] = bench.needles(NEEDLES / name)["right"]
+            dense[name] = bench.needles(NEEDLES / name, "--preset", "dense")["right"]
             right[name] = bench.needles(NEEDLES / name, "--preset", "duo", "--heads", path)["right"]
         calibrated = json.loads(path.read_text())
     kl, random = calibrated["calibration"]["divergence"], calibrated["calibration"]["random_divergence"]

@@ -101,7 +101,7 @@ class CommandLine(unittest.TestCase):
 
     def test_a_prompt_that_does_not_fit_is_told_what_would_help(self):
         long = "word " * 3000
-        done = run("generate", serving.LONGNEEDLE, "-p", long, "--max-model-len", "1024")
+        done = run("generate", serving.LONGNEEDLE, "-p", long, "--max-model-len", "1024", "--preset", "dense")
         self.assertIn("--preset full", done.stderr)
         done = run("generate", serving.LONGNEEDLE, "-p", long, "--max-model-len", "1024", "--preset", "full")
         self.assertIn("--host-memory", done.stderr)
