@@ -1,0 +1,233 @@
+#include "device/cuda/runtime.h"
+
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+
+#include "base/sizes.h"
+#include "device/cuda/status.h"
+
+namespace device::cuda {
+namespace {
+
+constexpr int kMajorLeast = 8;
+
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+// Of the PCI device; the kernel says -1 where there is one node or it does not know.
+int numa_node_of(int ordinal) {
+  char bus[32] = {};
+  if (cudaDeviceGetPCIBusId(bus, sizeof(bus), ordinal) != cudaSuccess) return -1;
+  std::string id = bus;
+  std::ranges::transform(id, id.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::ifstream file("/sys/bus/pci/devices/" + id + "/numa_node");
+  int node = -1;
+  file >> node;
+  return file ? node : -1;
+}
+
+base::Result<void> check_driver(int driver) {
+  if (driver == 0) {
+    return base::error(base::Code::kUnsupported,
+                       "no NVIDIA driver answers on this machine: install one for CUDA {} or later",
+                       version_text(CUDART_VERSION));
+  }
+  if (driver / 1000 < CUDART_VERSION / 1000) {
+    return base::error(base::Code::kUnsupported,
+                       "the NVIDIA driver serves CUDA {}, this program was built for CUDA {}: "
+                       "update the driver",
+                       version_text(driver), version_text(CUDART_VERSION));
+  }
+  return {};
+}
+
+base::Result<GpuInfo> describe(int ordinal, int driver) {
+  cudaDeviceProp prop{};
+  RETURN_IF_ERROR(to_result(cudaGetDeviceProperties(&prop, ordinal), "asking for the GPU"));
+  GpuInfo gpu{.ordinal = ordinal,
+              .name = prop.name,
+              .major = prop.major,
+              .minor = prop.minor,
+              .num_sms = prop.multiProcessorCount,
+              .memory_bytes = static_cast<int64_t>(prop.totalGlobalMem),
+              .l2_bytes = prop.l2CacheSize,
+              .shared_bytes_max = static_cast<int>(prop.sharedMemPerBlockOptin),
+              .numa_node = numa_node_of(ordinal),
+              .driver_version = driver};
+  RETURN_IF_ERROR(use_gpu(gpu));
+  size_t free = 0, total = 0;
+  RETURN_IF_ERROR(to_result(cudaMemGetInfo(&free, &total), "asking for free device memory"));
+  gpu.free_bytes = static_cast<int64_t>(free);
+  return gpu;
+}
+
+}  // namespace
+
+base::Result<GpuInfo> find_gpu() {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+  RETURN_IF_ERROR(check_driver(driver));
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess || count == 0) {
+    return base::error(
+        base::Code::kUnsupported, "no GPU is visible ({})",
+        status == cudaSuccess ? "the driver lists none" : cudaGetErrorString(status));
+  }
+  std::string refused;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    ASSIGN_OR_RETURN(GpuInfo gpu, describe(ordinal, driver));
+    if (gpu.major >= kMajorLeast) return gpu;
+    refused = fmt::format("{} has compute capability {}.{}", gpu.name, gpu.major, gpu.minor);
+  }
+  return base::error(base::Code::kUnsupported, "{}: expected {}.0 or later", refused, kMajorLeast);
+}
+
+base::Result<void> use_gpu(const GpuInfo& gpu) {
+  return to_result(cudaSetDevice(gpu.ordinal), "choosing the GPU");
+}
+
+base::Result<Buffer> Buffer::allocate(int64_t bytes, const char* what) {
+  Buffer made;
+  if (bytes == 0) return made;
+  void* data = nullptr;
+  if (cudaMalloc(&data, static_cast<size_t>(bytes)) != cudaSuccess) {
+    cudaGetLastError();  // not sticky
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    return base::error(
+        base::Code::kTooLarge, "{} of device memory for {} are not to be had: {} free",
+        base::format_bytes(bytes), what, base::format_bytes(static_cast<int64_t>(free)));
+  }
+  made.data_ = static_cast<std::byte*>(data);
+  made.size_ = bytes;
+  return made;
+}
+
+Buffer::~Buffer() {
+  if (data_ != nullptr) cudaFree(data_);
+}
+
+base::Result<PinnedBuffer> PinnedBuffer::allocate(int64_t bytes, const char* what) {
+  PinnedBuffer made;
+  if (bytes == 0) return made;
+  void* data = nullptr;
+  if (cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable) != cudaSuccess) {
+    cudaGetLastError();
+    return base::error(base::Code::kTooLarge, "{} of pinned host memory for {} are not to be had",
+                       base::format_bytes(bytes), what);
+  }
+  made.data_ = static_cast<std::byte*>(data);
+  made.size_ = bytes;
+  return made;
+}
+
+PinnedBuffer::~PinnedBuffer() {
+  if (data_ != nullptr) cudaFreeHost(data_);
+}
+
+base::Result<Stream> Stream::create(Priority priority) {
+  int least = 0, greatest = 0;
+  cudaDeviceGetStreamPriorityRange(&least, &greatest);
+  Stream made;
+  RETURN_IF_ERROR(
+      to_result(cudaStreamCreateWithPriority(&made.handle_, cudaStreamNonBlocking,
+                                             priority == Priority::kHigh ? greatest : least),
+                "making a stream"));
+  return made;
+}
+
+Stream::~Stream() {
+  if (handle_ != nullptr) cudaStreamDestroy(handle_);
+}
+
+void Stream::copy(void* to, const void* from, int64_t bytes) {
+  if (bytes == 0) return;
+  const cudaError_t status =
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, handle_);
+  CHECK(status == cudaSuccess, "copying {} bytes: {}", bytes, cudaGetErrorString(status));
+}
+
+void Stream::copy_rows(void* to, int64_t to_pitch, const void* from, int64_t from_pitch,
+                       int64_t width, int64_t rows) {
+  if (width == 0 || rows == 0) return;
+  const cudaError_t status = cudaMemcpy2DAsync(
+      to, static_cast<size_t>(to_pitch), from, static_cast<size_t>(from_pitch),
+      static_cast<size_t>(width), static_cast<size_t>(rows), cudaMemcpyDefault, handle_);
+  CHECK(status == cudaSuccess, "copying {} rows of {} bytes: {}", rows, width,
+        cudaGetErrorString(status));
+}
+
+void Stream::fill(void* to, int value, int64_t bytes) {
+  if (bytes == 0) return;
+  const cudaError_t status = cudaMemsetAsync(to, value, static_cast<size_t>(bytes), handle_);
+  CHECK(status == cudaSuccess, "filling {} bytes: {}", bytes, cudaGetErrorString(status));
+}
+
+void Stream::record(const Event& event) {
+  const cudaError_t status = cudaEventRecord(event.handle(), handle_);
+  CHECK(status == cudaSuccess, "recording an event: {}", cudaGetErrorString(status));
+}
+
+void Stream::wait(const Event& event) {
+  const cudaError_t status = cudaStreamWaitEvent(handle_, event.handle(), 0);
+  CHECK(status == cudaSuccess, "waiting for an event: {}", cudaGetErrorString(status));
+}
+
+base::Result<void> Stream::synchronize() {
+  return to_result(cudaStreamSynchronize(handle_), "a step on the GPU");
+}
+
+base::Result<Event> Event::create(bool timed) {
+  Event made;
+  RETURN_IF_ERROR(to_result(
+      cudaEventCreateWithFlags(&made.handle_, timed ? cudaEventDefault : cudaEventDisableTiming),
+      "making an event"));
+  return made;
+}
+
+Event::~Event() {
+  if (handle_ != nullptr) cudaEventDestroy(handle_);
+}
+
+bool Event::is_done() const {
+  return cudaEventQuery(handle_) == cudaSuccess;
+}
+
+base::Result<void> Event::synchronize() {
+  return to_result(cudaEventSynchronize(handle_), "waiting for the GPU");
+}
+
+double Event::us_since(const Event& begin) const {
+  float ms = 0.0f;
+  const cudaError_t status = cudaEventElapsedTime(&ms, begin.handle_, handle_);
+  CHECK(status == cudaSuccess, "the time between two events: {}", cudaGetErrorString(status));
+  return 1e3 * ms;
+}
+
+base::Result<Graph> Graph::capture(Stream& stream, const std::function<void()>& work) {
+  RETURN_IF_ERROR(
+      to_result(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal),
+                "capturing a graph"));
+  work();
+  cudaGraph_t graph = nullptr;
+  RETURN_IF_ERROR(to_result(cudaStreamEndCapture(stream.handle(), &graph), "capturing a graph"));
+  Graph made;
+  const cudaError_t status = cudaGraphInstantiate(&made.handle_, graph, 0);
+  cudaGraphDestroy(graph);
+  RETURN_IF_ERROR(to_result(status, "making a graph"));
+  return made;
+}
+
+Graph::~Graph() {
+  if (handle_ != nullptr) cudaGraphExecDestroy(handle_);
+}
+
+void Graph::launch(Stream& stream) const {
+  const cudaError_t status = cudaGraphLaunch(handle_, stream.handle());
+  CHECK(status == cudaSuccess, "launching a graph: {}", cudaGetErrorString(status));
+}
+
+}  // namespace device::cuda

@@ -1,0 +1,76 @@
+// The CUDA wrapper on a real GPU: what was copied there comes back, captured work replays, events
+// order streams, and too large an allocation is an error that names it.
+#include "device/cuda/runtime.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace device::cuda {
+namespace {
+
+class RuntimeTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto gpu = find_gpu();
+    ASSERT_TRUE(gpu.ok()) << gpu.error().message;
+    gpu_ = gpu.value();
+    auto stream = Stream::create();
+    ASSERT_TRUE(stream.ok());
+    stream_ = std::move(stream).value();
+  }
+  GpuInfo gpu_;
+  Stream stream_;
+};
+
+TEST_F(RuntimeTest, DescribesTheGpu) {
+  EXPECT_GE(gpu_.major, 8);
+  EXPECT_GT(gpu_.num_sms, 0);
+  EXPECT_GT(gpu_.free_bytes, 0);
+  EXPECT_LE(gpu_.free_bytes, gpu_.memory_bytes);
+}
+
+TEST_F(RuntimeTest, BytesComeBackThroughCopiesAndRows) {
+  auto host = PinnedBuffer::allocate(4096, "a test");
+  auto device = Buffer::allocate(8192, "a test");
+  ASSERT_TRUE(host.ok() && device.ok());
+  auto* bytes = host.value().as<unsigned char>();
+  for (int i = 0; i < 4096; ++i) bytes[i] = static_cast<unsigned char>(i * 7);
+  // Rows of 64 bytes, apart on the device.
+  stream_.copy_rows(device.value().data(), 128, bytes, 64, 64, 64);
+  std::vector<unsigned char> back(4096);
+  auto returned = PinnedBuffer::allocate(4096, "a test");
+  ASSERT_TRUE(returned.ok());
+  stream_.copy_rows(returned.value().data(), 64, device.value().data(), 128, 64, 64);
+  ASSERT_TRUE(stream_.synchronize().ok());
+  EXPECT_EQ(0, memcmp(returned.value().data(), bytes, 4096));
+}
+
+TEST_F(RuntimeTest, AGraphReplaysWhatWasCaptured) {
+  auto device = Buffer::allocate(4, "a test");
+  auto host = PinnedBuffer::allocate(8, "a test");
+  ASSERT_TRUE(device.ok() && host.ok());
+  int* value = host.value().as<int>();
+  auto graph = Graph::capture(stream_, [&] {
+    stream_.copy(device.value().data(), value, 4);
+    stream_.copy(value + 1, device.value().data(), 4);
+  });
+  ASSERT_TRUE(graph.ok()) << graph.error().message;
+  for (int i : {3, 4}) {
+    value[0] = i;
+    graph.value().launch(stream_);
+    ASSERT_TRUE(stream_.synchronize().ok());
+    EXPECT_EQ(value[1], i);
+  }
+}
+
+TEST_F(RuntimeTest, TooMuchMemoryIsAnErrorThatNamesIt) {
+  auto much = Buffer::allocate(int64_t{1} << 50, "a petabyte");
+  ASSERT_FALSE(much.ok());
+  EXPECT_THAT(much.error().message, testing::HasSubstr("a petabyte"));
+  EXPECT_TRUE(Buffer::allocate(1 << 20, "the next").ok());
+}
+
+}  // namespace
+}  // namespace device::cuda

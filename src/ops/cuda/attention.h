@@ -1,0 +1,78 @@
+// Attention on the GPU: what ops/attention.h defines, for prompt rows and for decode rows.
+//
+// TOLERANCE against reference::attention over the same pages and BF16 queries: largest absolute
+// error over the largest |v| 1e-2 (BF16, quantised), output rounded to BF16. A row's bits depend on
+// its own position, pages and queries alone, never on the rows beside it: a prompt row's blocks of
+// keys are counted from position 0, a decode row's splits are fixed ranks of its list. Keys that a
+// row does not see are never used, NaN included (what ops/attention.h allows within a tile aside).
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "device/cuda/runtime.h"
+#include "ops/cuda/kv.h"
+
+namespace ops::cuda {
+
+// Consecutive prompt rows of one sequence.
+struct PrefillSegment {
+  int32_t row_begin = 0, row_end = 0;  // of the step
+  int32_t position_begin = 0;
+  int32_t table = 0;
+};
+
+struct PrefillArgs {
+  KvLayer kv;                        // rows of this step already written
+  const __nv_bfloat16* q = nullptr;  // (T, Hq, D) after RoPE, row stride q_stride
+  int64_t q_stride = 0;
+  int32_t num_q_heads = 0;
+  float softmax_scale = 0.0f;
+  const PageTable* tables = nullptr;              // on the device
+  const PrefillSegment* segments = nullptr;       // on the device
+  const PrefillSegment* host_segments = nullptr;  // the same, for the grid
+  int32_t num_segments = 0;
+  __nv_bfloat16* out = nullptr;  // (T, Hq, D), row stride out_stride; may not alias q
+  int64_t out_stride = 0;
+  int num_sms = 0;
+};
+// Chooses by what the call is: the Hopper kernel (wgmma, TMA; BF16 pages, D 64 or 128), else the
+// portable one (mma.sync; any KV type, D a multiple of 16 up to 256, sm_80 and later).
+// REQUIRES: G <= 16; P 16, 32 or 64.
+void prefill_attention(cudaStream_t stream, const PrefillArgs& args);
+// The two by themselves, for tests and benchmarks. hopper_can(): whether it takes the call.
+bool hopper_can(const PrefillArgs& args, int compute_major);
+void prefill_attention_hopper(cudaStream_t stream, const PrefillArgs& args);
+void prefill_attention_portable(cudaStream_t stream, const PrefillArgs& args);
+
+// Tokens of a split of a decode row: its number of splits follows from its own list.
+inline constexpr int32_t kDecodeSplitTokens = 512;
+
+struct DecodeArgs {
+  KvLayer kv;
+  StepRows rows;         // the first num_rows of them are decode rows
+  int32_t num_rows = 0;  // of the launch; rows whose table is negative are left out (padding)
+  const __nv_bfloat16* q = nullptr;  // (num_rows, Hq, D), row stride q_stride
+  int64_t q_stride = 0;
+  int32_t num_q_heads = 0;
+  float softmax_scale = 0.0f;
+  // Lists of a selection, by place = row * Hk + head: num_listed[place] flat frames at
+  // list + place * list_stride, in page order, the last of them the row's own page. num_listed < 0,
+  // or null: all pages of the row's table (a streaming head: its first and last ones).
+  const int32_t* list = nullptr;
+  const int32_t* num_listed = nullptr;
+  int64_t list_stride = 0;
+  __nv_bfloat16* out = nullptr;  // (num_rows, Hq, D), row stride out_stride
+  int64_t out_stride = 0;
+  std::byte* workspace = nullptr;  // decode_workspace_bytes(), zeroed once; left as it was
+  int32_t context_max = 0;         // tokens
+  int num_sms = 0;
+};
+// Persistent: the grid is the number of SMs, whatever the contexts. All G query heads of a KV head
+// share one read of K and V. Bytes: 2 * keys * D * sizeof(KV) for each (row, KV head).
+void decode_attention(cudaStream_t stream, const DecodeArgs& args);
+int64_t decode_workspace_bytes(int32_t rows_max, int32_t num_q_heads, int32_t num_kv_heads,
+                               int32_t head_dim, int32_t context_max, int num_sms);
+
+}  // namespace ops::cuda

@@ -1,0 +1,157 @@
+// Statistics and quantisation of sealed pages, scores, selection and residency on the GPU: what
+// ops/page_stats.h, kv_seal.h, page_score.h, page_select.h and page_resolve.h define, over all rows
+// and heads of a layer in one launch, with the same results: pages, frames, stamps and eviction
+// exactly those of the references; statistics and codes bit for bit; scores within 1e-5 (so that a
+// selection is compared at equal scores).
+//
+// Fixed shapes, no host round trip, capturable in a graph: how many rows there are and what they
+// are is read on the device.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "core/kv_options.h"
+#include "device/cuda/runtime.h"
+#include "ops/cuda/kv.h"
+
+namespace ops::cuda {
+
+// Statistics by (selecting column, block): (P / P_l, 2, D) BF16 each, column by column, so that
+// consecutive blocks of a head are one run.
+struct StatsPool {
+  std::byte* base = nullptr;
+  int64_t stats_bytes = 0;  // core::PageShape::stats_bytes()
+  int64_t num_blocks = 0;
+};
+
+// Pages that the step's rows fill. (num) entries, the number on the device.
+struct SealArgs {
+  KvLayer kv;
+  core::PageStatsKind kind = core::PageStatsKind::kCuboidMean;
+  StatsPool stats;                             // base null: no statistics
+  const int32_t* selecting_columns = nullptr;  // (Hk) of stats; -1: none
+  struct Page {
+    int32_t table = 0;  // whose sequence
+    int32_t page = 0;   // of the sequence
+    int32_t block = 0;  // statistics go to
+  };
+  const PageTable* tables = nullptr;
+  const Page* pages = nullptr;
+  const int32_t* num_pages = nullptr;  // on the device
+  int32_t pages_max = 0;               // grid
+};
+// Quantised KV: the open page of every head becomes the page in its frame (or ring). First.
+void kv_seal(cudaStream_t stream, const SealArgs& args);
+// Statistics of every retrieval head's page, from the frame.
+void page_stats(cudaStream_t stream, const SealArgs& args);
+
+// A decode row under selection. On the device, written by the host once a step, used in all layers.
+struct SelectRow {
+  int32_t row = 0;  // of the step
+  int32_t slot = 0;
+  int32_t position = 0;
+  int32_t num_selected = 0;  // K, the tail included
+  uint32_t stamp = 0;        // of selected_at: position + 1 (rises row by row)
+  int32_t fresh = 0;         // there is no earlier selection to use again
+  int32_t resident = 0;      // its pages are where its table says: nothing to resolve
+  int32_t saved_pages = 0;   // pages [0, n) have committed homes
+  int32_t num_frames = 0;    // own rows of frames that pages may take, counted from frames_begin
+  int32_t frames_begin = 0;  // of `own_rows`: the rows before it hold the tail
+};
+
+// Per-slot state, by (slot, selecting column): owned by exec/cuda, zeroed when a sequence enters.
+struct SelectState {
+  int32_t pages_max = 0;              // stride of the arrays by page
+  int32_t frames_max = 0;             // stride of page_of and own_rows
+  int32_t kept_max = 0;               // K at most
+  int32_t num_columns = 0;            // selecting columns
+  int32_t* frame_of = nullptr;        // (slots, columns, pages_max) as ops::ResidencyTable
+  uint32_t* selected_at = nullptr;    // (slots, columns, pages_max)
+  int32_t* page_of = nullptr;         // (slots, columns, frames_max)
+  int32_t* kept = nullptr;            // (slots, columns, kept_max) the selection that is used again
+  int32_t* num_kept = nullptr;        // (slots, columns)
+  const int32_t* own_rows = nullptr;  // (slots, frames_max) rows of frames of the sequence
+  const int32_t* blocks = nullptr;    // (slots, pages_max) block (home) of each page
+};
+
+struct ScoreArgs {
+  core::PageShape page;
+  const __nv_bfloat16* q = nullptr;  // (T, Hq, D) after RoPE, row stride q_stride
+  int64_t q_stride = 0;
+  int32_t num_q_heads = 0, num_kv_heads = 0;
+  StatsPool stats;
+  const int32_t* selecting_columns = nullptr;  // (Hk) of this layer
+  SelectState state;
+  const SelectRow* rows = nullptr;
+  const int32_t* num_rows = nullptr;  // on the device
+  int32_t rows_max = 0;               // of the launch
+  // (position + layer) % reuse_interval == 0, or fresh: scored, else skipped; rows whose pages are
+  // at most K are skipped as well.
+  int32_t layer = 0, reuse_interval = 1;
+  float* scores = nullptr;  // (rows_max, Hk, pages_max)
+};
+// Bound: 4 D bytes for each logical page, once. Rows in parallel, pages split by the row's own
+// number of them.
+void page_score(cudaStream_t stream, const ScoreArgs& args);
+
+struct SelectArgs {
+  ScoreArgs score;  // as it was scored
+  int32_t sink_pages = 1;
+  KvPool pool;                            // frames
+  const int32_t* columns = nullptr;       // (Hk) frame columns of this layer
+  const int32_t* home_columns = nullptr;  // (Hk)
+  const PageTable* tables = nullptr;      // of resident rows: frame of each page
+  const int32_t* row_tables = nullptr;    // (T)
+  int32_t num_home_columns = 0;
+  int32_t tail_rows = 0;  // rows own_rows[0, tail_rows) take turns for the tail: page p in p % n
+  int64_t scratch_begin = 0;  // flat frames
+  int32_t scratch_frames = 0;
+  // out, by (row, Hk): place = row * Hk + head
+  int32_t list_stride = 0;        // pages of a list at most: K, and those sealed since
+  int32_t* pages = nullptr;       // (places, list_stride) selected, rising; may be null
+  int32_t* frames = nullptr;      // (places, list_stride) flat frames of them
+  int32_t* num_listed = nullptr;  // (places)
+  // Misses, by place: flat home (home * num_home_columns + home column) -> flat frame.
+  int32_t* miss_homes = nullptr;     // (places, list_stride)
+  int32_t* miss_frames = nullptr;    // (places, list_stride)
+  int32_t* num_misses = nullptr;     // (places)
+  int32_t* scratch_taken = nullptr;  // (1) on the device; zeroed by the op before the layer's rows
+  // Counters of the step, added to: (rows_max) each.
+  int32_t* selected_pages = nullptr;
+  int32_t* missed_pages = nullptr;
+  int32_t* evicted_pages = nullptr;
+  int32_t* scratch_pages = nullptr;
+  int32_t* error = nullptr;  // (1) 1: scratch ran out; 2: a page had neither frame nor home
+};
+// Select (or use again), then, for rows that are not resident, resolve. One launch.
+void select_and_resolve(cudaStream_t stream, const SelectArgs& args);
+int64_t select_shared_bytes(int32_t pages_max);
+
+// Pages stamped within the last `window` stamps of each row: the most of any column and the sum
+// over columns, (rows_max) each.
+struct WorkingSetArgs {
+  SelectState state;
+  const SelectRow* rows = nullptr;
+  const int32_t* num_rows = nullptr;
+  int32_t rows_max = 0, window = 12;
+  int32_t* frames = nullptr;
+  int64_t* pages = nullptr;
+};
+void working_set(cudaStream_t stream, const WorkingSetArgs& args);
+
+// ops::page_shrink of every column of a slot, and the pages' bytes moved with it.
+struct ShrinkArgs {
+  SelectState state;
+  KvPool pool;
+  const int32_t* columns_of = nullptr;  // (selecting columns) frame column of each
+  int32_t slot = 0;
+  int32_t frames_begin = 0;  // of own_rows
+  int32_t num_frames = 0;    // that the table has now
+  int32_t keep = 0;
+  int32_t saved_pages = 0;
+};
+void page_shrink(cudaStream_t stream, const ShrinkArgs& args);
+
+}  // namespace ops::cuda

@@ -1,0 +1,56 @@
+// Choosing tokens on the GPU: the rules, their order and the draws of ops/sample.h, for all sampled
+// rows of a step in a few launches. The same token as ops::sample from the same logits, except
+// where two candidates are within rounding (1e-6 relative) of a cut.
+#pragma once
+
+#include <cstdint>
+
+#include "device/cuda/runtime.h"
+
+namespace ops::cuda {
+
+// What a row asks for; on the device, written by the host each step.
+struct SampleRow {
+  int32_t logits_row = 0;  // of logits
+  float temperature = 0.0f;
+  float top_p = 1.0f, min_p = 0.0f;
+  int32_t top_k = 0;  // 0: all
+  uint64_t seed = 0;
+  int64_t draw = 0;  // number of the output token
+  float repetition_penalty = 1.0f, presence_penalty = 0.0f, frequency_penalty = 0.0f;
+  // Sparse changes of logits, made by the host: at [edits_begin, edits_end) of the edit list.
+  // Biases, penalties' counts and masked stop tokens.
+  int32_t edits_begin = 0, edits_end = 0;
+  int32_t num_logprobs = -1;  // -1: none; else of the token and so many top ones
+};
+struct LogitEdit {
+  int32_t token = 0;
+  float bias = 0.0f;   // added first
+  int32_t seen = 0;    // in prompt or output: the repetition penalty applies
+  int32_t count = 0;   // in the output: presence and frequency penalties
+  int32_t masked = 0;  // -inf, last
+};
+
+inline constexpr int32_t kSampleTopMax = 20;  // log-probabilities of a row
+struct SampleResult {
+  int32_t token = 0;
+  float logprob = 0.0f;
+  int32_t rank = 0;
+  int32_t num_top = 0;
+  int32_t top_tokens[kSampleTopMax];
+  float top_logprobs[kSampleTopMax];
+};
+
+struct SampleArgs {
+  const float* logits = nullptr;  // (rows, V) FP32; kept as they are
+  int64_t vocab_size = 0;
+  const SampleRow* rows = nullptr;  // (num_rows)
+  int32_t num_rows = 0;
+  const LogitEdit* edits = nullptr;
+  SampleResult* results = nullptr;  // (num_rows)
+  std::byte* workspace = nullptr;   // sample_workspace_bytes()
+};
+void sample(cudaStream_t stream, const SampleArgs& args);
+int64_t sample_workspace_bytes(int32_t rows_max, int64_t vocab_size);
+
+}  // namespace ops::cuda

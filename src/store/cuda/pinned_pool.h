@@ -1,0 +1,39 @@
+// Homes in pinned host memory: what a GPU reads and writes over PCIe.
+//
+// Block-major (ops/cuda/kv.h): home b is one run of num_columns pages. The address range is
+// reserved at once; memory is populated by several threads with huge pages on the GPU's NUMA node
+// and registered piece by piece in the background, the first piece before create() returns, so that
+// serving starts at once. num_homes_ready() grows; a home at or above it must not be used yet.
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+#include "device/cuda/runtime.h"
+
+namespace store::cuda {
+
+struct PinnedPoolOptions {
+  int64_t home_bytes = 0;  // of a home: all its columns
+  int64_t num_homes = 0;   // wanted
+  int64_t piece_bytes = int64_t{1} << 30;
+  int num_threads = 8;
+};
+
+class PinnedPool {
+ public:
+  // Errors: kTooLarge when not even the first piece can be had: what to lower, and to what.
+  static base::Result<std::unique_ptr<PinnedPool>> create(const device::cuda::GpuInfo& gpu,
+                                                          const PinnedPoolOptions& options);
+  virtual ~PinnedPool() = default;
+  virtual std::byte* home(int64_t home) const = 0;  // host and device address alike
+  virtual int64_t num_homes_ready() const = 0;
+  // Waits for the rest. What could not be pinned is left out (and printed): the pool then ends
+  // there.
+  virtual int64_t wait_until_grown() = 0;
+  virtual bool is_grown() const = 0;
+};
+
+}  // namespace store::cuda

@@ -1,0 +1,96 @@
+// Pages between pinned homes and frames of a GPU (SparseServe 3.2, its Figures 4 and 14).
+//
+// LOAD, inside a step: what select_and_resolve() missed, by one of
+//   memcpy   one cudaMemcpyAsync a page          (needs the lists on the host: a round trip)
+//   batched  one batched copy of all of them     (the same)
+//   uva      a gather kernel, plain loads over UVA, one block a page as in the paper, or few blocks
+//   bulk     a gather kernel of bulk copies through shared memory (Hopper), few blocks
+//   staged   pages collected by CPU threads into a pinned buffer, one copy, scattered by a kernel
+// The kernels keep 128 KB in flight over all their blocks, whatever the number of them: more buys
+// no bandwidth and slows the neighbours (docs/ops/gather.md).
+//
+// SAVE, beside steps: pages that were sealed, from frames to homes, by
+//   memcpy      one cudaMemcpyAsync a page
+//   gpu-direct  a kernel that stores to pinned memory
+//   staged      one contiguous copy to a pinned ring, CPU threads scatter (streaming stores, fence)
+//   extents     one copy for each run that is contiguous on both sides (a block's row is one)
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "core/kv_options.h"
+#include "device/cuda/runtime.h"
+
+namespace store::cuda {
+
+// Lists by place (ops/cuda/page_ops.h), all on the device: flat home -> flat frame.
+struct GatherArgs {
+  const std::byte* homes = nullptr;     // pinned, base of flat home 0
+  std::byte* frames = nullptr;          // base of flat frame 0
+  int64_t page_bytes = 0;               // a multiple of 16
+  const int32_t* miss_homes = nullptr;  // (num_places, list_stride)
+  const int32_t* miss_frames = nullptr;
+  const int32_t* num_misses = nullptr;  // (num_places)
+  int32_t num_places = 0;
+  int64_t list_stride = 0;
+  int num_blocks = 4;  // of the kernel: an SM each at most
+};
+// Capturable. Pages of all places are dealt out evenly over the blocks.
+void gather_bulk(cudaStream_t stream, const GatherArgs& args);  // sm_90
+void gather_uva(cudaStream_t stream, const GatherArgs& args);
+// One block a page, as in the paper: for comparison.
+void gather_uva_page(cudaStream_t stream, const GatherArgs& args);
+
+// A run of bytes to be copied; both sides 16-byte aligned.
+struct Run {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  int64_t bytes = 0;
+};
+
+struct TransferOptions {
+  core::LoadMethod load = core::LoadMethod::kAuto;
+  core::SaveMethod save = core::SaveMethod::kAuto;
+  int64_t page_bytes = 0;
+  int64_t staging_bytes = int64_t{256} << 20;  // pinned ring of staged saves
+  int num_workers = 4;                         // that scatter
+  std::string cache_file;                      // what was measured on this machine; empty: none
+};
+
+struct TransferCounters {
+  int64_t pages_saved = 0, bytes_saved = 0, save_us = 0, save_waits = 0, saves_failed = 0;
+};
+
+using SaveTicket = uint64_t;
+
+// Saves, and which gather is used. Thread: the engine's; workers and the copy stream are its own.
+class Transfers {
+ public:
+  // Measures what is auto, in under a second, unless the cache file knows this machine.
+  static base::Result<std::unique_ptr<Transfers>> create(const device::cuda::GpuInfo& gpu,
+                                                         const TransferOptions& options);
+  virtual ~Transfers() = default;  // waits for all saves
+
+  // Issues the save of these runs (frames -> homes) as one ticket, once `ready` has passed on the
+  // compute stream. Tickets rise and are committed in order. The frames may be overwritten only
+  // when frames_free(ticket). Waits when the ring is full.
+  virtual SaveTicket save(std::span<const Run> runs, const device::cuda::Event& ready) = 0;
+  // The bytes are in the homes and visible to the GPU and to every thread.
+  virtual bool is_committed(SaveTicket ticket) const = 0;
+  virtual bool frames_free(SaveTicket ticket) const = 0;
+  virtual base::Result<void> wait(SaveTicket ticket) = 0;
+  virtual base::Result<void> wait_frames(SaveTicket ticket) = 0;
+  // Loads of whole runs (homes -> frames) on the compute stream, by the copy engine.
+  virtual void load(device::cuda::Stream& stream, std::span<const Run> runs) = 0;
+  // The chosen gather; capturable unless it needs the host.
+  virtual void gather(device::cuda::Stream& stream, const GatherArgs& args) = 0;
+  virtual core::LoadMethod load_method() const = 0;
+  virtual core::SaveMethod save_method() const = 0;
+  virtual TransferCounters counters() const = 0;
+};
+
+}  // namespace store::cuda
