@@ -58,10 +58,16 @@ struct SelectRow {
   int32_t resident = 0;      // its pages are where its table says: nothing to resolve
   int32_t saved_pages = 0;   // pages [0, n) have committed homes
   int32_t num_frames = 0;    // own rows of frames that pages may take, counted from frames_begin
-  int32_t frames_begin = 0;  // of `own_rows`: the rows before it hold the tail
+  int32_t frames_begin = 0;  // of `own_rows`: where they begin (0 as the executor sets it)
 };
 
 // Per-slot state, by (slot, selecting column): owned by exec/cuda, zeroed when a sequence enters.
+//
+// frame_of says where a page stands, as ops::ResidencyTable does: kNotResident; or
+// ops::shared_frame(row): in that row of the pool (flat frame row * C + column), in every column,
+// never evicted; or i >= 0: in row own_rows[frames_begin + i]. The host writes shared_frame() for
+// pages in shared rows, and for the pages of the sequence that have no committed home yet, a row's
+// own page (the tail) among them; pages in own_rows are always evictable.
 struct SelectState {
   int32_t pages_max = 0;              // stride of the arrays by page
   int32_t frames_max = 0;             // stride of page_of and own_rows
@@ -105,7 +111,9 @@ struct SelectArgs {
   const PageTable* tables = nullptr;      // of resident rows: frame of each page
   const int32_t* row_tables = nullptr;    // (T)
   int32_t num_home_columns = 0;
-  int32_t tail_rows = 0;  // rows own_rows[0, tail_rows) take turns for the tail: page p in p % n
+  // 0, as the executor sets it: a row's own page is found by frame_of like any other page. Else
+  // rows own_rows[0, tail_rows) take turns for it: page p in p % n.
+  int32_t tail_rows = 0;
   int64_t scratch_begin = 0;  // flat frames
   int32_t scratch_frames = 0;
   // out, by (row, Hk): place = row * Hk + head
