@@ -2,7 +2,7 @@
 // ops/page_stats.h, kv_seal.h, page_score.h, page_select.h and page_resolve.h define, over all rows
 // and heads of a layer in one launch, with the same results: pages, frames, stamps and eviction
 // exactly those of the references; statistics and codes bit for bit; scores within 1e-5 (so that a
-// selection is compared at equal scores).
+// selection is compared at equal scores, NaN counted as infinity).
 //
 // Fixed shapes, no host round trip, capturable in a graph: how many rows there are and what they
 // are is read on the device.
@@ -48,11 +48,13 @@ void kv_seal(cudaStream_t stream, const SealArgs& args);
 void page_stats(cudaStream_t stream, const SealArgs& args);
 
 // A decode row under selection. On the device, written by the host once a step, used in all layers.
+// Rows of one slot stand one behind the other and are taken in their order. REQUIRES: of a slot
+// that is not resident, one row a launch: the frames that a row lists are the next one's to evict.
 struct SelectRow {
   int32_t row = 0;  // of the step
   int32_t slot = 0;
   int32_t position = 0;
-  int32_t num_selected = 0;  // K, the tail included
+  int32_t num_selected = 0;  // K >= 2, the tail included
   uint32_t stamp = 0;        // of selected_at: position + 1 (rises row by row)
   int32_t fresh = 0;         // there is no earlier selection to use again
   int32_t resident = 0;      // its pages are where its table says: nothing to resolve
@@ -61,13 +63,14 @@ struct SelectRow {
   int32_t frames_begin = 0;  // of `own_rows`: where they begin (0 as the executor sets it)
 };
 
-// Per-slot state, by (slot, selecting column): owned by exec/cuda, zeroed when a sequence enters.
+// Per-slot state, by (slot, selecting column): owned by exec/cuda, set by begin_slots() when a
+// sequence enters.
 //
 // frame_of says where a page stands, as ops::ResidencyTable does: kNotResident; or
 // ops::shared_frame(row): in that row of the pool (flat frame row * C + column), in every column,
 // never evicted; or i >= 0: in row own_rows[frames_begin + i]. The host writes shared_frame() for
 // pages in shared rows, and for the pages of the sequence that have no committed home yet, a row's
-// own page (the tail) among them; pages in own_rows are always evictable.
+// own page (the tail) among them (set_places()); pages in own_rows are always evictable.
 struct SelectState {
   int32_t pages_max = 0;              // stride of the arrays by page
   int32_t frames_max = 0;             // stride of page_of and own_rows
@@ -75,7 +78,7 @@ struct SelectState {
   int32_t num_columns = 0;            // selecting columns
   int32_t* frame_of = nullptr;        // (slots, columns, pages_max) as ops::ResidencyTable
   uint32_t* selected_at = nullptr;    // (slots, columns, pages_max)
-  int32_t* page_of = nullptr;         // (slots, columns, frames_max)
+  int32_t* page_of = nullptr;         // (slots, columns, frames_max) by i: the page there, or -1
   int32_t* kept = nullptr;            // (slots, columns, kept_max) the selection that is used again
   int32_t* num_kept = nullptr;        // (slots, columns)
   const int32_t* own_rows = nullptr;  // (slots, frames_max) rows of frames of the sequence
@@ -84,11 +87,11 @@ struct SelectState {
 
 struct ScoreArgs {
   core::PageShape page;
-  const __nv_bfloat16* q = nullptr;  // (T, Hq, D) after RoPE, row stride q_stride
-  int64_t q_stride = 0;
+  const __nv_bfloat16* q = nullptr;  // (T, Hq, D) after RoPE, row stride q_stride; 16-byte aligned
+  int64_t q_stride = 0;              // a multiple of 8
   int32_t num_q_heads = 0, num_kv_heads = 0;
   StatsPool stats;
-  const int32_t* selecting_columns = nullptr;  // (Hk) of this layer
+  const int32_t* selecting_columns = nullptr;  // (Hk) of this layer; -1: the head selects nothing
   SelectState state;
   const SelectRow* rows = nullptr;
   const int32_t* num_rows = nullptr;  // on the device
@@ -96,10 +99,12 @@ struct ScoreArgs {
   // (position + layer) % reuse_interval == 0, or fresh: scored, else skipped; rows whose pages are
   // at most K are skipped as well.
   int32_t layer = 0, reuse_interval = 1;
-  float* scores = nullptr;  // (rows_max, Hk, pages_max)
+  float* scores = nullptr;  // (rows_max, Hk, pages_max), by the row's place in `rows`
+  int num_sms = 0;
 };
-// Bound: 4 D bytes for each logical page, once. Rows in parallel, pages split by the row's own
-// number of them.
+// Bound: 4 D bytes for each logical page, once. Warps share the logical pages of all rows and heads
+// evenly, whatever the rows' lengths. REQUIRES: D a multiple of 16 up to 256; G <= 16; P / P_l a
+// power of two.
 void page_score(cudaStream_t stream, const ScoreArgs& args);
 
 struct SelectArgs {
@@ -111,36 +116,55 @@ struct SelectArgs {
   const PageTable* tables = nullptr;      // of resident rows: frame of each page
   const int32_t* row_tables = nullptr;    // (T)
   int32_t num_home_columns = 0;
-  // 0, as the executor sets it: a row's own page is found by frame_of like any other page. Else
-  // rows own_rows[0, tail_rows) take turns for it: page p in p % n.
-  int32_t tail_rows = 0;
   int64_t scratch_begin = 0;  // flat frames
   int32_t scratch_frames = 0;
-  // out, by (row, Hk): place = row * Hk + head
+  // Selections given from outside (replayed traces), by (place in `rows`, selecting column): what
+  // is selected then is replaced by forced_counts pages, rising, the last of them the row's own.
+  // Count 0, or null: nothing is replaced. Rows that use a selection again take no notice.
+  const int32_t* forced_pages = nullptr;   // (rows_max, columns, forced_stride)
+  const int32_t* forced_counts = nullptr;  // (rows_max, columns)
+  int32_t forced_stride = 0;
+  // out, by place = SelectRow::row * Hk + head. Places of other rows are left as they are:
+  // num_listed -1 and num_misses 0, set by the caller once. Heads that select nothing get those
+  // too.
   int32_t list_stride = 0;        // pages of a list at most: K, and those sealed since
   int32_t* pages = nullptr;       // (places, list_stride) selected, rising; may be null
   int32_t* frames = nullptr;      // (places, list_stride) flat frames of them
   int32_t* num_listed = nullptr;  // (places)
-  // Misses, by place: flat home (home * num_home_columns + home column) -> flat frame.
-  int32_t* miss_homes = nullptr;     // (places, list_stride)
-  int32_t* miss_frames = nullptr;    // (places, list_stride)
-  int32_t* num_misses = nullptr;     // (places)
-  int32_t* scratch_taken = nullptr;  // (1) on the device; zeroed by the op before the layer's rows
-  // Counters of the step, added to: (rows_max) each.
+  // Misses, by place: flat home (home * num_home_columns + home column) -> flat frame. Null: no row
+  // of this executor is ever not resident.
+  int32_t* miss_homes = nullptr;   // (places, list_stride)
+  int32_t* miss_frames = nullptr;  // (places, list_stride)
+  int32_t* num_misses = nullptr;   // (places)
+  // (2) on the device: frames of scratch taken, blocks done. Zeroed once; every launch leaves it
+  // zero, so that the next one (the next layer) has all scratch again. Which place gets which
+  // scratch frame may differ from run to run.
+  int32_t* scratch_taken = nullptr;
+  // Counters of the step, added to, by place in `rows`: (rows_max) each; may be null.
   int32_t* selected_pages = nullptr;
   int32_t* missed_pages = nullptr;
   int32_t* evicted_pages = nullptr;
   int32_t* scratch_pages = nullptr;
-  int32_t* error = nullptr;  // (1) 1: scratch ran out; 2: a page had neither frame nor home
+  // (1) a SelectError, the greatest of the step; whatever it is, all frames listed are frames of
+  // the pool, but what the step computed is worth nothing.
+  int32_t* error = nullptr;
 };
-// Select (or use again), then, for rows that are not resident, resolve. One launch.
+enum SelectError : int32_t {
+  kSelectOk = 0,
+  kOutOfScratch = 1,   // scratch ran out: tables as if it had not
+  kPageIsNowhere = 2,  // a page had neither frame nor committed home
+  kListTooLong = 3,    // a list was cut at list_stride
+  kNothingKept = 4,    // a row that is not fresh found no selection: its own page was listed
+};
+// Select (or use again), then, for rows that are not resident, resolve. One launch, one block for
+// each (slot, head).
 void select_and_resolve(cudaStream_t stream, const SelectArgs& args);
-int64_t select_shared_bytes(int32_t pages_max);
 
-// Pages stamped within the last `window` stamps of each row: the most of any column and the sum
-// over columns, (rows_max) each.
+// Pages [0, position / P] of each row stamped within its last `window` stamps: the most of any
+// column and the sum over columns, (rows_max) each, by place in `rows`. After the step's layers.
 struct WorkingSetArgs {
   SelectState state;
+  int32_t page_tokens = 0;  // P
   const SelectRow* rows = nullptr;
   const int32_t* num_rows = nullptr;
   int32_t rows_max = 0, window = 12;
@@ -149,7 +173,9 @@ struct WorkingSetArgs {
 };
 void working_set(cudaStream_t stream, const WorkingSetArgs& args);
 
-// ops::page_shrink of every column of a slot, and the pages' bytes moved with it.
+// ops::page_shrink of every column of a slot, and the pages' bytes moved with it: own_rows
+// [frames_begin + keep, frames_begin + num_frames) hold nothing afterwards. What evictions there
+// were is added to `evicted`.
 struct ShrinkArgs {
   SelectState state;
   KvPool pool;
@@ -158,8 +184,35 @@ struct ShrinkArgs {
   int32_t frames_begin = 0;  // of own_rows
   int32_t num_frames = 0;    // that the table has now
   int32_t keep = 0;
-  int32_t saved_pages = 0;
+  int32_t saved_pages = 0;     // REQUIRES: at most `keep` of the pages in own rows at or above it
+  int32_t* evicted = nullptr;  // (1) on the device; may be null
 };
 void page_shrink(cudaStream_t stream, const ShrinkArgs& args);
+
+// What a slot's state says when a sequence enters, or stops being resident: pages
+// [own_begin, own_begin + num_own) stand in its own rows of frames in order, from frames_begin on,
+// in every column, all others nowhere (set_places() for those in shared rows).
+struct SlotBegin {
+  int32_t slot = 0;
+  int32_t own_begin = 0, num_own = 0;
+  int32_t keep_stamps = 0;  // 0: nothing was selected yet, and nothing is kept to be used again
+};
+// By value: a few a step at most.
+void begin_slot(cudaStream_t stream, const SelectState& state, const SlotBegin& begin);
+
+// frame_of[slot][every column][page] = frame, as SelectState says.
+struct PlaceDelta {
+  int32_t slot = 0, page = 0, frame = 0;
+};
+// (num) deltas and their number on the device; REQUIRES: no two of one (slot, page).
+void set_places(cudaStream_t stream, const SelectState& state, const PlaceDelta* deltas,
+                const int32_t* num_deltas, int32_t deltas_max);
+
+// table[index] = value.
+struct TableDelta {
+  int32_t index = 0, value = 0;
+};
+void apply_deltas(cudaStream_t stream, int32_t* table, const TableDelta* deltas,
+                  const int32_t* num_deltas, int32_t deltas_max);
 
 }  // namespace ops::cuda
