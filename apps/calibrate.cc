@@ -8,6 +8,7 @@
 #include "apps/head_calibration.h"
 #include "apps/heads_file.h"
 #include "apps/house.h"
+#include "apps/progress.h"
 #include "base/log.h"
 
 namespace apps {
@@ -53,6 +54,15 @@ base::Result<Documents> make_documents(const CalibrateOptions& options, const Ho
                        options.context, documents.tokens_max, c.context_max);
   }
   return documents;
+}
+
+// Each measured document once, each judged one in so many ways.
+double tokens_to_feed(const Documents& documents, int32_t ways) {
+  size_t tokens = 0;
+  for (const CalibrationDocument& d : documents.measured) tokens += d.tokens.size();
+  for (const CalibrationDocument& d : documents.judged)
+    tokens += d.tokens.size() * static_cast<size_t>(ways);
+  return static_cast<double>(tokens);
 }
 
 // Before the minutes of work whose result nobody could keep or use.
@@ -132,6 +142,11 @@ base::Result<void> calibrate(const CalibrateOptions& options) {
                                            documents.tokens_max));
   LOG_INFO("measuring {} heads on {} documents of {} tokens", choosable, options.documents,
            options.context);
+  const double tokens_in_all = tokens_to_feed(documents, 2 + options.random_choices);
+  calibration->set_progress([&](int64_t tokens) {
+    print_progress(
+        fmt::format("calibrating: {:.0f} %", 100.0 * static_cast<double>(tokens) / tokens_in_all));
+  });
   const std::vector<double> errors = calibration->errors(documents.measured, streaming);
   std::vector<core::HeadKinds> choices = {least_harmed(c, errors, count, streaming)};
   CalibrationRandom random(options.seed + 1);
@@ -140,10 +155,12 @@ base::Result<void> calibrate(const CalibrateOptions& options) {
   std::vector<HeadsQuality> quality(choices.size());
   HeadsQuality dense;
   for (size_t i = 0; i < documents.judged.size(); ++i) {
+    end_progress();
     LOG_INFO("judging document {} of {}, {} ways", i + 1, documents.judged.size(),
              choices.size() + 1);
     calibration->judge(documents.judged[i], choices, quality, &dense);
   }
+  end_progress();
   fmt::print("| heads      | streaming | KL (nats)  | right answers  |\n");
   fmt::print("| ---------- | --------: | ---------: | -------------: |\n");
   print_row("dense", {}, dense);

@@ -1,28 +1,43 @@
 #include "apps/completion.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <chrono>
 #include <utility>
+
+#include "apps/progress.h"
 
 namespace apps {
 namespace {
 
 struct Pending {
   std::shared_ptr<engine::EventStream> events;
+  size_t prompt_tokens = 0;
 };
 
 base::Result<Pending> submit(engine::Engine& engine, core::Request request) {
   auto events = std::make_shared<engine::EventStream>(request, std::function<void()>());
+  const size_t prompt_tokens = request.prompt.size();
   RETURN_IF_ERROR(engine.submit(std::move(request), events));
-  return Pending{std::move(events)};
+  return Pending{std::move(events), prompt_tokens};
 }
 
 base::Result<Completion> wait(const Pending& pending,
                               const std::function<void(core::TokenId)>& on_token) {
   Completion done;
+  const int64_t begin_us = now_us();
   for (;;) {
     std::optional<engine::Event> event = pending.events->pop_for(std::chrono::seconds(1));
-    if (!event) continue;
+    if (!event) {
+      const int64_t seconds = (now_us() - begin_us) / 1'000'000;
+      if (done.tokens.empty() && seconds >= 2) {
+        print_progress(
+            fmt::format("computing a prompt of {} tokens: {} s", pending.prompt_tokens, seconds));
+      }
+      continue;
+    }
+    end_progress();
     switch (event->kind) {
       case engine::Event::Kind::kStarted:
         done.prompt_tokens = event->prompt_tokens;

@@ -204,6 +204,8 @@ void HeadCalibration::feed(const CalibrationDocument& document, int32_t begin, i
          .attention = attention_.get(),
          .layer_begin = 0,
          .layer_end = config_.num_layers});
+    tokens_fed_ += static_cast<int64_t>(positions.size());
+    if (progress_) progress_(tokens_fed_);
   }
 }
 

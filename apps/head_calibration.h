@@ -8,8 +8,10 @@
 // Thread: the stream's.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "apps/calibration_text.h"
@@ -40,6 +42,11 @@ class HeadCalibration {
                                                                int32_t context_max);
   ~HeadCalibration();
 
+  // Told of the tokens computed so far, every few hundred of them.
+  void set_progress(std::function<void(int64_t tokens)> progress) {
+    progress_ = std::move(progress);
+  }
+
   // (L, Hk) errors of heads that become `streaming`.
   std::vector<double> errors(std::span<const CalibrationDocument> documents,
                              core::HeadKind streaming);
@@ -60,6 +67,8 @@ class HeadCalibration {
   std::unique_ptr<exec::SequenceAttention> attention_;
   std::unique_ptr<Probe> probe_;
   std::unique_ptr<model::Model> model_;
+  std::function<void(int64_t)> progress_;
+  int64_t tokens_fed_ = 0;
 };
 
 // Heads that may be chosen: those that the model's own windows do not make streaming.

@@ -12,6 +12,7 @@
 #include "apps/completion.h"
 #include "apps/heads_file.h"
 #include "apps/model_digest.h"
+#include "apps/progress.h"
 #include "base/log.h"
 #include "base/sizes.h"
 #include "engine/memory_plan.h"
@@ -23,14 +24,6 @@
 
 namespace apps {
 namespace {
-
-// A line that is overwritten in place on a terminal, and absent where standard error is a file.
-void print_progress(const std::string& line) {
-  if (::isatty(STDERR_FILENO) == 1) fmt::print(stderr, "\r{:<78}", line);
-}
-void end_progress() {
-  if (::isatty(STDERR_FILENO) == 1) fmt::print(stderr, "\r{:<78}\r", "");
-}
 
 base::Result<device::Isa> choose_isa(const std::string& name) {
   if (name == "auto") return device::detect_isa();
