@@ -46,8 +46,10 @@ bool hopper_can(const PrefillArgs& args, int compute_major);
 void prefill_attention_hopper(cudaStream_t stream, const PrefillArgs& args);
 void prefill_attention_portable(cudaStream_t stream, const PrefillArgs& args);
 
-// Tokens of a split of a decode row: its number of splits follows from its own list.
+// Tokens of a split of a decode row, doubled for a longer list until it has at most
+// kDecodeSplitsMax: its splits follow from its own list alone.
 inline constexpr int32_t kDecodeSplitTokens = 512;
+inline constexpr int32_t kDecodeSplitsMax = 128;
 
 struct DecodeArgs {
   KvLayer kv;
@@ -65,12 +67,15 @@ struct DecodeArgs {
   int64_t list_stride = 0;
   __nv_bfloat16* out = nullptr;  // (num_rows, Hq, D), row stride out_stride
   int64_t out_stride = 0;
-  std::byte* workspace = nullptr;  // decode_workspace_bytes(), zeroed once; left as it was
+  std::byte* workspace = nullptr;  // decode_workspace_bytes(), zeroed once; counters left zero
   int32_t context_max = 0;         // tokens
   int num_sms = 0;
 };
-// Persistent: the grid is the number of SMs, whatever the contexts. All G query heads of a KV head
-// share one read of K and V. Bytes: 2 * keys * D * sizeof(KV) for each (row, KV head).
+// Persistent: the grid is the number of SMs times the blocks that one holds, whatever the contexts.
+// Up to 8 query heads of a KV head share one read of K and V (more: the second read of a split
+// comes from the L2). Bytes: 2 * keys * D * sizeof(KV) for each (row, KV head). REQUIRES: D 64, 128
+// or 256; P 16, 32 or 64; G <= 16; strides of q and out multiples of 4, bases aligned to 8 bytes; a
+// list names at least the row's own page.
 void decode_attention(cudaStream_t stream, const DecodeArgs& args);
 int64_t decode_workspace_bytes(int32_t rows_max, int32_t num_q_heads, int32_t num_kv_heads,
                                int32_t head_dim, int32_t context_max, int num_sms);

@@ -89,6 +89,27 @@ template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
+// The same with a number that is not known when compiling, at most 7.
+__device__ __forceinline__ void cp_async_wait_all_but(int pending) {
+  switch (pending) {
+    case 0:
+      return cp_async_wait<0>();
+    case 1:
+      return cp_async_wait<1>();
+    case 2:
+      return cp_async_wait<2>();
+    case 3:
+      return cp_async_wait<3>();
+    case 4:
+      return cp_async_wait<4>();
+    case 5:
+      return cp_async_wait<5>();
+    case 6:
+      return cp_async_wait<6>();
+    default:
+      return cp_async_wait<7>();
+  }
+}
 
 // sm_90: `bytes` (a multiple of 16, both ends aligned to 16) to shared memory, counted at
 // `barrier`. Global memory may be pinned host memory.
@@ -173,6 +194,14 @@ __device__ __forceinline__ void ldmatrix_x4_transposed(uint32_t (&r)[4], uint32_
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(row)
                : "memory");
+}
+
+// An 8x8 tile of 16-bit elements, one register a lane (row lane / 4, columns 2 (lane % 4) and the
+// next), transposed.
+__device__ __forceinline__ uint32_t transpose_8x8(uint32_t tile) {
+  uint32_t transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(tile));
+  return transposed;
 }
 
 // d += a * b, a 16x16 (rows by k), b 16x8 (k by columns). With g = lane / 4 and t = lane % 4:

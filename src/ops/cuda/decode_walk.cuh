@@ -1,0 +1,182 @@
+// Which work a decode step consists of: every (row, KV head) has a list of pages, numbered by RANK,
+// which is cut into SPLITS; every block finds its splits by itself from the rows' sizes.
+//
+// Ranks: the pages of a selection, or all pages, or of a streaming head the sink's pages and then
+// those of the last tokens as if they were neighbours. A split is a fixed range of units (16 keys
+// of a page) counted in ranks, so a row's arithmetic follows from its own list alone.
+#pragma once
+
+#include <climits>
+
+#include "ops/cuda/attention.h"
+#include "ops/cuda/kv_frames.cuh"
+
+namespace ops::cuda {
+
+// What every block of a launch knows.
+struct DecodeLaunch {
+  DecodeArgs args;
+  float scale_log2;    // softmax_scale * log2(e)
+  int32_t group;       // G
+  int32_t parts;       // of a KV head's query heads, at most 8 in each
+  int32_t part_heads;  // query heads of a part, at most
+  int32_t heads;       // Hk * parts
+  int32_t unit_shift;  // a page has 1 << unit_shift units
+  int32_t stages;      // units in flight, and the one that is computed
+  int32_t* counters;   // (rows, heads) splits that are done
+  float2* sums;        // (splits, part_heads) maximum and sum of exponentials
+  float* partial;      // (splits, part_heads, D)
+};
+
+// Pages by rank of one (row, KV head).
+struct Walk {
+  const int32_t* list;  // of a selection, or null
+  int32_t num_ranks;
+  int32_t last_key;     // the row's own, as a key of its page
+  int32_t sink, local;  // visible: key < sink, or last_key - key < local
+  int32_t sink_ranks;   // pages before the gap
+  int32_t skipped;      // pages in the gap
+
+  __device__ int32_t page(int32_t rank) const { return rank < sink_ranks ? rank : rank + skipped; }
+  __device__ bool sees(int32_t key) const {
+    return key <= last_key && (key < sink || last_key - key < local);
+  }
+};
+
+__device__ inline Walk walk_of(const DecodeArgs& args, int32_t row, int32_t head,
+                               int32_t position) {
+  const int32_t page_tokens = args.kv.pool.page.page_tokens;
+  const int32_t own_page = position / page_tokens;
+  Walk walk = {.list = nullptr,
+               .num_ranks = own_page + 1,
+               .last_key = position,
+               .sink = INT_MAX,
+               .local = 0,
+               .sink_ranks = INT_MAX,
+               .skipped = 0};
+  const int32_t place = row * args.kv.num_kv_heads + head;
+  const int32_t num_listed = args.num_listed == nullptr ? -1 : args.num_listed[place];
+  if (num_listed >= 0) {
+    walk.list = args.list + place * args.list_stride;
+    walk.num_ranks = num_listed;
+    walk.last_key = (num_listed - 1) * page_tokens + position % page_tokens;
+    return walk;
+  }
+  if (args.kv.kinds == nullptr || args.kv.kinds[head].local == 0) return walk;
+  walk.sink = args.kv.kinds[head].sink;
+  walk.local = args.kv.kinds[head].local;
+  walk.sink_ranks = min((walk.sink + page_tokens - 1) / page_tokens, own_page + 1);
+  const int32_t local_page = max(position - walk.local + 1, 0) / page_tokens;
+  walk.skipped = max(local_page - walk.sink_ranks, 0);
+  walk.num_ranks = own_page + 1 - walk.skipped;
+  return walk;
+}
+
+// Units of a list, those behind the row's own key left out.
+__device__ inline int32_t num_units(const DecodeLaunch& launch, const Walk& walk,
+                                    int32_t position) {
+  if (walk.num_ranks == 0) return 0;
+  const int32_t page_tokens = launch.args.kv.pool.page.page_tokens;
+  return ((walk.num_ranks - 1) << launch.unit_shift) + position % page_tokens / 16 + 1;
+}
+
+// Units of a split of a list of `units`: kDecodeSplitTokens of keys, doubled until there are at
+// most kDecodeSplitsMax splits.
+__device__ inline int32_t split_units(int32_t units) {
+  int32_t size = kDecodeSplitTokens / 16;
+  while (units > size * kDecodeSplitsMax) size *= 2;
+  return size;
+}
+
+// One split.
+struct DecodeItem {
+  int32_t row, head, part;  // head: of KV
+  int32_t position;
+  int32_t split, num_splits;
+  int32_t unit_begin, unit_end;  // of the list
+};
+
+// Writes how many splits the rows before each have, and all, to row_begin[0, num_rows]. By all
+// threads of a block; ends in a barrier.
+__device__ inline void count_splits(const DecodeLaunch& launch, int32_t* row_begin) {
+  const DecodeArgs& args = launch.args;
+  for (int32_t row = threadIdx.x; row < args.num_rows; row += blockDim.x) {
+    int32_t splits = 0;
+    if (args.rows.row_tables[row] >= 0) {
+      const int32_t position = args.rows.positions[row];
+      for (int32_t head = 0; head < args.kv.num_kv_heads; ++head) {
+        const int32_t units = num_units(launch, walk_of(args, row, head, position), position);
+        const int32_t size = split_units(units);
+        splits += (units + size - 1) / size * launch.parts;
+      }
+    }
+    row_begin[row + 1] = splits;
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    int32_t sum = 0;
+    for (int32_t base = 0; base < args.num_rows; base += 32) {
+      const int32_t row = base + threadIdx.x;
+      int32_t count = row < args.num_rows ? row_begin[row + 1] : 0;
+#pragma unroll
+      for (int distance = 1; distance < 32; distance *= 2) {
+        const int32_t before = __shfl_up_sync(~0u, count, distance);
+        if (static_cast<int>(threadIdx.x) >= distance) count += before;
+      }
+      if (row < args.num_rows) row_begin[row + 1] = sum + count;
+      sum += __shfl_sync(~0u, count, 31);
+    }
+    if (threadIdx.x == 0) row_begin[0] = 0;
+  }
+  __syncthreads();
+}
+
+// Split `index` of the launch, by a whole warp. REQUIRES: index < row_begin[num_rows].
+__device__ inline DecodeItem find_item(const DecodeLaunch& launch, const int32_t* row_begin,
+                                       int32_t index, int lane) {
+  int32_t low = 0, high = launch.args.num_rows - 1;  // the last row that begins at or before index
+  while (low < high) {
+    const int32_t middle = (low + high + 1) / 2;
+    if (row_begin[middle] <= index) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  DecodeItem item = {.row = low};
+  item.position = launch.args.rows.positions[low];
+  int32_t rest = index - row_begin[low];
+  for (int32_t base = 0;; base += 32) {
+    const int32_t head = base + lane;  // and part
+    int32_t units = 0, size = 1, splits = 0;
+    if (head < launch.heads) {
+      const Walk walk = walk_of(launch.args, low, head / launch.parts, item.position);
+      units = num_units(launch, walk, item.position);
+      size = split_units(units);
+      splits = (units + size - 1) / size;
+    }
+    int32_t end = splits;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int32_t before = __shfl_up_sync(~0u, end, distance);
+      if (lane >= distance) end += before;
+    }
+    const uint32_t behind = __ballot_sync(~0u, rest < end);
+    if (behind == 0) {
+      rest -= __shfl_sync(~0u, end, 31);
+      continue;
+    }
+    const int chosen = __ffs(static_cast<int>(behind)) - 1;
+    item.head = (base + chosen) / launch.parts;
+    item.part = (base + chosen) % launch.parts;
+    item.num_splits = __shfl_sync(~0u, splits, chosen);
+    item.split = rest - (__shfl_sync(~0u, end, chosen) - item.num_splits);
+    size = __shfl_sync(~0u, size, chosen);
+    units = __shfl_sync(~0u, units, chosen);
+    item.unit_begin = item.split * size;
+    item.unit_end = min(item.unit_begin + size, units);
+    return item;
+  }
+}
+
+}  // namespace ops::cuda

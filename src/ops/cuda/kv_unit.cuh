@@ -1,0 +1,228 @@
+// Sixteen keys of one page in shared memory, and the operands that mma.sync takes from them.
+//
+// A unit is 16 rows of K, 16 rows of V and, of quantised pages, the page's scales behind them. Rows
+// stand as they are in the page but for a swizzle of their 16-byte chunks that keeps eight rows'
+// chunk c in different banks. K and V are the LEFT operand (16 keys by 16 channels, 16 channels by
+// 16 keys), so that eight query heads are the eight columns of the right one and none is padding
+// beyond them.
+//
+// The channels of a product may be taken in any order that both operands share. BF16 takes
+// ldmatrix's; all other types the PERMUTED one: in a group of 16, thread t of a quad holds K
+// channels 4t .. 4t + 3 (one load), and rows r and r + 8 of V^T are channels 2r and 2r + 1 (pairs
+// as they lie in memory).
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "core/dtype.h"
+#include "ops/cuda/ptx.cuh"
+
+namespace ops::cuda {
+
+inline constexpr int kUnitKeys = 16;
+
+constexpr int element_bytes(core::DType type) {
+  switch (type) {
+    case core::DType::kF32:
+      return 4;
+    case core::DType::kF16:
+    case core::DType::kBF16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+constexpr bool is_quantised(core::DType type) {
+  return type == core::DType::kI8 || type == core::DType::kF8E4M3;
+}
+
+template <core::DType kType, int kD>
+struct UnitRows {
+  static constexpr int kRowBytes = kD * element_bytes(kType);
+  static constexpr int kChunks = kRowBytes / 16;                             // of a row
+  static constexpr int kBytes = kUnitKeys * kRowBytes;                       // of K, and of V
+  static constexpr int kScaleChunks = is_quantised(kType) ? kD / 4 + 1 : 0;  // K's, then V's one
+
+  // Byte of chunk `chunk` of row `row`. 128 bytes are all banks once: of shorter rows several fill
+  // them, and eight rows must use all places.
+  __device__ static constexpr int place(int row, int chunk) {
+    const int swizzle = kChunks >= 8 ? row & 7 : row * kChunks / 8 & (kChunks - 1);
+    return row * kRowBytes + (chunk ^ swizzle) * 16;
+  }
+  __device__ static constexpr int element_place(int row, int element) {
+    const int byte = element * element_bytes(kType);
+    return place(row, byte / 16) + byte % 16;
+  }
+};
+
+// Bytes that a unit takes: of quantised pages room for an open one as well.
+template <core::DType kType, int kD>
+constexpr int unit_bytes() {
+  const int bytes = 2 * UnitRows<kType, kD>::kBytes + 16 * UnitRows<kType, kD>::kScaleChunks;
+  const int open = is_quantised(kType) ? 2 * UnitRows<core::DType::kBF16, kD>::kBytes : 0;
+  return ((bytes > open ? bytes : open) + 1023) / 1024 * 1024;
+}
+
+// Starts the copy of a unit by the 32 lanes of a warp. `page` is where the page begins, `token` the
+// unit's first. Rows whose bit in `visible` is not set become zeros unread.
+template <core::DType kType, int kD>
+__device__ __forceinline__ void copy_unit(uint32_t to, const std::byte* page, int32_t page_tokens,
+                                          int32_t token, uint32_t visible, int lane) {
+  using Rows = UnitRows<kType, kD>;
+  const std::byte* k = page + token * Rows::kRowBytes;
+  const std::byte* v = k + page_tokens * Rows::kRowBytes;
+  constexpr int kSteps = (kUnitKeys * Rows::kChunks) / 32;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const std::byte* from = half == 0 ? k : v;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int chunk = lane + 32 * i;
+      const int row = chunk / Rows::kChunks;
+      const int bytes = (visible >> row & 1) != 0 ? 16 : 0;
+      ptx::cp_async_16(to + half * Rows::kBytes + Rows::place(row, chunk % Rows::kChunks),
+                       from + chunk * 16, bytes);
+    }
+  }
+  if constexpr (Rows::kScaleChunks > 0) {
+    const std::byte* scales = page + 2 * page_tokens * Rows::kRowBytes;
+    for (int chunk = lane; chunk < Rows::kScaleChunks; chunk += 32) {
+      ptx::cp_async_16(to + 2 * Rows::kBytes + 16 * chunk, scales + 16 * chunk);
+    }
+  }
+}
+
+// --- Elements to BF16 pairs ---------------------------------------------------------------------
+
+// Four codes as floats. int8: 2^23 + 128 + x has x in its low byte once the sign bit is turned.
+__device__ __forceinline__ float4 floats_of_int8(uint32_t codes) {
+  const uint32_t biased = codes ^ 0x80808080u;
+  const auto at = [&](uint32_t selector) {
+    return __uint_as_float(__byte_perm(biased, 0x4b000000u, selector)) - 8388736.0f;
+  };
+  return {at(0x7440), at(0x7441), at(0x7442), at(0x7443)};
+}
+// Two codes of e4m3 in the high bytes of the halves of `codes`, divided by 256: as F16 bits, whose
+// exponent has one bit more and a bias eight larger.
+__device__ __forceinline__ float2 floats_of_e4m3(uint32_t codes) {
+  const uint32_t bits = (codes & 0x80008000u) | (codes >> 1 & 0x3f803f80u);
+  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
+}
+
+// Four elements at `from` as two pairs. `scales`: of these channels (quantised K).
+template <core::DType kType>
+__device__ __forceinline__ uint2 load_quad(const std::byte* from, float4 scales) {
+  if constexpr (kType == core::DType::kBF16) {
+    return *reinterpret_cast<const uint2*>(from);
+  } else if constexpr (kType == core::DType::kF16) {
+    const uint2 raw = *reinterpret_cast<const uint2*>(from);
+    const float2 a = __half22float2(*reinterpret_cast<const __half2*>(&raw.x));
+    const float2 b = __half22float2(*reinterpret_cast<const __half2*>(&raw.y));
+    return {ptx::pack_bf16(a.x, a.y), ptx::pack_bf16(b.x, b.y)};
+  } else if constexpr (kType == core::DType::kF32) {
+    const float4 x = *reinterpret_cast<const float4*>(from);
+    return {ptx::pack_bf16(x.x, x.y), ptx::pack_bf16(x.z, x.w)};
+  } else if constexpr (kType == core::DType::kI8) {
+    const float4 x = floats_of_int8(*reinterpret_cast<const uint32_t*>(from));
+    return {ptx::pack_bf16(x.x * scales.x, x.y * scales.y),
+            ptx::pack_bf16(x.z * scales.z, x.w * scales.w)};
+  } else {
+    const uint32_t codes = *reinterpret_cast<const uint32_t*>(from);
+    const float2 a = floats_of_e4m3(__byte_perm(codes, 0, 0x1404));
+    const float2 b = floats_of_e4m3(__byte_perm(codes, 0, 0x3424));
+    return {ptx::pack_bf16(a.x * (256 * scales.x), a.y * (256 * scales.y)),
+            ptx::pack_bf16(b.x * (256 * scales.z), b.y * (256 * scales.w))};
+  }
+}
+// Two elements.
+template <core::DType kType>
+__device__ __forceinline__ uint32_t load_pair(const std::byte* from, float scale) {
+  if constexpr (kType == core::DType::kBF16) {
+    return *reinterpret_cast<const uint32_t*>(from);
+  } else if constexpr (kType == core::DType::kF16) {
+    const float2 x = __half22float2(*reinterpret_cast<const __half2*>(from));
+    return ptx::pack_bf16(x.x, x.y);
+  } else if constexpr (kType == core::DType::kF32) {
+    const float2 x = *reinterpret_cast<const float2*>(from);
+    return ptx::pack_bf16(x.x, x.y);
+  } else {
+    const uint32_t codes = *reinterpret_cast<const uint16_t*>(from);
+    if constexpr (kType == core::DType::kI8) {
+      const float4 x = floats_of_int8(codes);
+      return ptx::pack_bf16(x.x * scale, x.y * scale);
+    } else {
+      const float2 x = floats_of_e4m3(__byte_perm(codes, 0, 0x1404));
+      return ptx::pack_bf16(x.x * (256 * scale), x.y * (256 * scale));
+    }
+  }
+}
+
+// --- Operands -----------------------------------------------------------------------------------
+
+// Channels that a lane's parts of the right operand of K (k 2t, 2t + 1 and k + 8) stand for, in a
+// group of 16.
+struct ChannelPair {
+  int first, second;
+};
+template <bool kPermuted>
+__device__ __forceinline__ ChannelPair query_channels(int lane) {
+  const int t = lane % 4;
+  if constexpr (kPermuted) return {4 * t, 4 * t + 2};
+  return {2 * t, 2 * t + 8};
+}
+// Channels of rows g and g + 8 of V^T.
+template <bool kPermuted>
+__device__ __forceinline__ ChannelPair value_channels(int lane) {
+  const int g = lane / 4;
+  if constexpr (kPermuted) return {2 * g, 2 * g + 1};
+  return {g, g + 8};
+}
+
+// Keys by channels 16 j .. 16 j + 15.
+template <core::DType kType, int kD, bool kPermuted>
+__device__ __forceinline__ void load_k(uint32_t (&a)[4], const std::byte* unit, int j, int lane) {
+  using Rows = UnitRows<kType, kD>;
+  if constexpr (!kPermuted) {
+    static_assert(kType == core::DType::kBF16);
+    ptx::ldmatrix_x4(a, ptx::shared_address(unit) + Rows::place(lane & 15, 2 * j + (lane >> 4)));
+  } else {
+    const int g = lane / 4, channel = 16 * j + 4 * (lane % 4);
+    float4 scales = {};
+    if constexpr (is_quantised(kType)) {
+      scales = *reinterpret_cast<const float4*>(unit + 2 * Rows::kBytes + 4 * channel);
+    }
+    const uint2 low = load_quad<kType>(unit + Rows::element_place(g, channel), scales);
+    const uint2 high = load_quad<kType>(unit + Rows::element_place(g + 8, channel), scales);
+    a[0] = low.x, a[1] = high.x, a[2] = low.y, a[3] = high.y;
+  }
+}
+// Channels 16 j .. 16 j + 15 by keys.
+template <core::DType kType, int kD, bool kPermuted>
+__device__ __forceinline__ void load_v(uint32_t (&a)[4], const std::byte* unit, int j, int lane) {
+  using Rows = UnitRows<kType, kD>;
+  if constexpr (!kPermuted) {
+    static_assert(kType == core::DType::kBF16);
+    ptx::ldmatrix_x4_transposed(
+        a, ptx::shared_address(unit) + Rows::kBytes +
+               Rows::place((lane & 7) + (lane >> 4) * 8, 2 * j + (lane >> 3 & 1)));
+  } else {
+    const int g = lane / 4, t = lane % 4;
+    float scale = 0.0f;
+    if constexpr (is_quantised(kType)) {
+      scale = *reinterpret_cast<const float*>(unit + 2 * Rows::kBytes + 4 * kD);
+    }
+    const std::byte* v = unit + Rows::kBytes;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int key = 2 * t + 8 * i;
+      const uint32_t x = load_pair<kType>(v + Rows::element_place(key, 16 * j + 2 * g), scale);
+      const uint32_t y = load_pair<kType>(v + Rows::element_place(key + 1, 16 * j + 2 * g), scale);
+      a[2 * i] = __byte_perm(x, y, 0x5410);
+      a[2 * i + 1] = __byte_perm(x, y, 0x7632);
+    }
+  }
+}
+
+}  // namespace ops::cuda
