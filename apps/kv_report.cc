@@ -30,6 +30,7 @@ nlohmann::ordered_json kv_json(const core::KvCounters& kv) {
           {"load_us", kv.load_us},
           {"save_us", kv.save_us},
           {"layers_segmented", kv.layers_segmented},
+          {"steps_replayed", kv.steps_replayed},
           {"disk_pages_written", kv.disk_pages_written},
           {"disk_pages_read", kv.disk_pages_read},
           {"disk_failures", kv.disk_failures},
@@ -63,6 +64,9 @@ std::string kv_report(const core::KvCounters& kv) {
   }
   if (kv.layers_segmented > 0) {
     text += fmt::format("{} layers of prompts computed one at a time\n", kv.layers_segmented);
+  }
+  if (kv.steps_replayed > 0) {
+    text += fmt::format("{} steps replayed as CUDA graphs\n", kv.steps_replayed);
   }
   if (kv.disk_pages_written + kv.disk_pages_read > 0) {
     text +=

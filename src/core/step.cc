@@ -21,6 +21,7 @@ void KvCounters::add(const KvCounters& step) {
   load_us += step.load_us;
   save_us += step.save_us;
   layers_segmented += step.layers_segmented;
+  steps_replayed += step.steps_replayed;
   disk_pages_written += step.disk_pages_written;
   disk_pages_read += step.disk_pages_read;
   disk_failures += step.disk_failures;

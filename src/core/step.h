@@ -201,6 +201,7 @@ struct KvCounters {
   int64_t bytes_loaded = 0, bytes_saved = 0;
   int64_t load_us = 0, save_us = 0;  // time the step waited for loads; time saves took beside it
   int64_t layers_segmented = 0;      // (segment, layer) pairs of layer-segmented prefill
+  int64_t steps_replayed = 0;        // steps that a GPU ran as a captured graph
   int64_t disk_pages_written = 0, disk_pages_read = 0, disk_failures = 0;
   int64_t device_bytes_peak = 0;  // gauge: device memory in use at most, so far
 

@@ -55,12 +55,43 @@ int32_t KvOptions::open_layers() const {
   return num_layers + (begun + max_num_seqs - 1) / max_num_seqs;
 }
 
+int32_t KvOptions::open_rows() const {
+  if (!page.is_quantised()) return 0;
+  return max_num_seqs + rows_max / page.page_tokens + max_num_seqs;
+}
+
+int32_t KvOptions::decode_rows_max() const {
+  constexpr int32_t kReplayRows = 16;
+  return std::min(rows_max, std::max(max_num_seqs, kReplayRows));
+}
+
 int32_t selecting_rows_max(const KvOptions& options) {
   if (!options.is_sparse()) return 0;
   const int64_t row_bytes = int64_t{options.num_kv_heads} * options.pages_max() * 4;
   return static_cast<int32_t>(
       std::clamp<int64_t>(kScoresBytesMax / row_bytes, 1, options.rows_max));
 }
+
+namespace {
+
+// What differs on a GPU: exec/cuda allocates by these figures.
+void count_gpu(const KvOptions& options, KvBytes* bytes) {
+  const int64_t selecting = options.selecting_columns().num_columns();
+  const int64_t pages_max = options.pages_max();
+  // Stamps and a kept selection a column, and the table of rows.
+  bytes->slot_state =
+      selecting * (pages_max + options.selected_max() + 1) * 4 + align(pages_max * 4);
+  if (options.page.is_quantised()) {
+    bytes->open_pages = (options.open_rows() - options.max_num_seqs) * bytes->slot_open;
+  }
+  bytes->scratch = 0;
+  if (selecting == 0) return;
+  // Scores, and lists of frames and of misses.
+  const int64_t head_bytes = pages_max * 4 + options.listed_max() * 3 * 4 + 2 * 4;
+  bytes->scratch = options.decode_rows_max() * options.num_kv_heads * head_bytes;
+}
+
+}  // namespace
 
 KvBytes kv_bytes(const KvOptions& options) {
   KvBytes bytes;
@@ -85,6 +116,7 @@ KvBytes kv_bytes(const KvOptions& options) {
                     options.num_threads *
                         align(ops::page_select_workspace_bytes(static_cast<int32_t>(pages_max)));
   }
+  if (options.gpu) count_gpu(options, &bytes);
   return bytes;
 }
 

@@ -24,6 +24,7 @@ struct KvOptions {
   int32_t max_num_seqs = 0;         // slots
   int32_t context_max = 0;          // tokens of one sequence
   int32_t num_threads = 1;
+  bool gpu = false;  // laid out for exec/cuda
 
   bool is_sparse() const { return sparse.budget_tokens > 0; }
   int32_t pages_max() const { return (context_max + page.page_tokens - 1) / page.page_tokens; }
@@ -43,6 +44,10 @@ struct KvOptions {
   // of pretence behind the last those that rows of one layer of one step begin and fill.
   core::PageShape open_page() const;
   int32_t open_layers() const;  // 0: KV is not quantised
+  // On a GPU: rows of open pages, one in every layer and head; slot i goes on with row i.
+  int32_t open_rows() const;
+  // On a GPU: decode rows that attend together, all of a step but for long replays.
+  int32_t decode_rows_max() const;
 };
 
 // Device bytes beside the weights and the model's workspace.

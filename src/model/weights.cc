@@ -91,8 +91,8 @@ base::Result<void> pack_layer(Packer& pack, const core::ModelConfig& c, const st
   return {};
 }
 
-// sqrt(E), rounded as the embedding is stored: what such models were trained with, and how
-// transformers runs them. Quantised embeddings are read as floats, and so is their scale.
+}  // namespace
+
 float embedding_scale(int32_t model_dim, core::DType type) {
   const float scale = std::sqrt(static_cast<float>(model_dim));
   if (type == core::DType::kBF16) {
@@ -100,8 +100,6 @@ float embedding_scale(int32_t model_dim, core::DType type) {
   }
   return scale;
 }
-
-}  // namespace
 
 int64_t DecoderWeights::bytes() const {
   int64_t sum = token_embd.data.size() + output.data.size();

@@ -40,6 +40,11 @@ struct DecoderWeights {
   int64_t bytes() const;  // of all packed matrices
 };
 
+// sqrt(E), rounded as the embedding is stored in the file (`type`): what such models were trained
+// with, and how transformers runs them. Quantised embeddings are read as floats, and so is their
+// scale.
+float embedding_scale(int32_t model_dim, core::DType type);
+
 // Called after each tensor with (done, total) bytes of the file.
 using LoadProgress = std::function<void(int64_t, int64_t)>;
 

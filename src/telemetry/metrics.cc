@@ -109,6 +109,8 @@ void add_selection(Page& page, const core::KvCounters& kv) {
                kv.pages_quantised);
   page.counter("spillway:prefill_layers_total",
                "Layers of prompts that were computed one at a time.", kv.layers_segmented);
+  page.counter("spillway:steps_replayed_total", "Steps that ran as a captured CUDA graph.",
+               kv.steps_replayed);
 }
 
 void add_tiers(Page& page, const core::EngineSnapshot& s, int64_t frame_bytes) {

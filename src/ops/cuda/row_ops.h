@@ -5,7 +5,8 @@
 // Definitions: ops/elementwise.h, ops/attention.h (kv_write), ops/linear.h (embed); TOLERANCE
 // against those references on the same (rounded) inputs: one rounding of the output type, and
 // relative 1e-5 before it. Arrays are in device memory; row counts are given at launch, contents
-// read on the device, so that a graph replays with other rows. Bound: bytes, each array once.
+// read on the device, so that a graph replays with other rows. Rows are 16-byte aligned. Bound:
+// bytes, each array once (docs/ops/row_ops.md).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,7 +18,7 @@
 
 namespace ops::cuda {
 
-// hidden[t] = scale * table[tokens[t]].
+// hidden[t] = scale * table[tokens[t]]; zeros for a negative token (a padding row).
 struct EmbedArgs {
   const __nv_bfloat16* table = nullptr;  // (V, E)
   const int32_t* tokens = nullptr;       // (T)
@@ -34,7 +35,7 @@ struct NormArgs {
   const int32_t* row_indices = nullptr;  // (T)
   const float* weight = nullptr;         // (E)
   float eps = 1e-5f;
-  int64_t rows = 0, width = 0;
+  int64_t rows = 0, width = 0;   // T, E (a multiple of 8, at most 32768)
   __nv_bfloat16* out = nullptr;  // (T, E)
 };
 void rms_norm(cudaStream_t stream, const NormArgs& args);
@@ -51,7 +52,9 @@ void add_rms_norm(cudaStream_t stream, const PostNormArgs& args);
 // One pass over the product of the QKV matrix: per-head RMSNorm of q and k where there are weights,
 // RoPE on both, q back in place (BF16), K and V into the pages of the rows' sequences (KV type
 // BF16, F16 or F32; quantised KV: into open pages, in BF16). A row is written to the frame of its
-// page in its table, in every head: ring heads into their rings.
+// page in its table, in every head: ring heads into their rings. Rows whose table is negative
+// (padding) are left out. K and V of `qkv` stay as the product left them. REQUIRES: D a multiple of
+// 16, at most 512; no two rows share a (frame, token) place.
 struct QkvArgs {
   KvLayer kv;
   StepRows rows;
@@ -65,7 +68,8 @@ struct QkvArgs {
 };
 void rope_and_write(cudaStream_t stream, const QkvArgs& args);
 
-// out = f(gate) * up over (T, 2 F) rows of the joint product: gate first, then up.
+// out = f(gate) * up over (T, 2 F) rows of the joint product: gate first, then up. F a multiple of
+// 8. Below 1e-30 * |up| anything may be 0.
 struct GateArgs {
   const __nv_bfloat16* gate_up = nullptr;  // (T, 2 F)
   int64_t rows = 0, width = 0;             // T, F

@@ -1,0 +1,34 @@
+// What attention on a GPU asks of the tier below it: where the pages of a step's sequences are, and
+// that what their decode rows selected comes.
+//
+// Null without a host tier: every sequence is then resident, and its pages stand in the rows of its
+// blocks. Implemented by exec/cuda/cuda_tier.h. Thread: the engine's.
+#pragma once
+
+#include "base/result.h"
+#include "core/step.h"
+#include "device/cuda/runtime.h"
+#include "ops/cuda/page_ops.h"
+
+namespace exec::cuda {
+
+class KvTier {
+ public:
+  virtual ~KvTier() = default;
+
+  // All pages of the segment's sequence are where its table says.
+  virtual bool is_resident(const core::Segment& segment) const = 0;
+  // Frames of the segment's pages; the caller fills in the rest of the table.
+  virtual void place(const core::Segment& segment, ops::cuda::PageTable* table) = 0;
+  // A decode row of a sequence that is not resident: what it may keep where.
+  virtual void place(const core::Segment& segment, ops::cuda::SelectRow* row) = 0;
+  // own_rows and blocks of the slots' state, and homes of the layer.
+  virtual void complete(int32_t layer, ops::cuda::SelectArgs* args) const = 0;
+  // Enqueues that the misses of these rows come, before the rows attend.
+  virtual base::Result<void> gather(device::cuda::Stream& stream,
+                                    const ops::cuda::SelectArgs& args) = 0;
+  // gather() needs no round trip to the host.
+  virtual bool is_capturable() const = 0;
+};
+
+}  // namespace exec::cuda

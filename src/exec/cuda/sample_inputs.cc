@@ -1,0 +1,146 @@
+#include "exec/cuda/sample_inputs.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace exec::cuda {
+namespace {
+
+using ops::cuda::LogitEdit;
+using ops::cuda::SampleRow;
+
+// Edits that there is room for at first: those of a few tokens a sequence.
+constexpr int64_t kEditsASequence = 256;
+// Above every logit, so that a scored token is the one "drawn".
+constexpr float kChosen = 1e30f;
+
+int64_t rows_max(const KvOptions& options) {
+  return std::max(options.rows_max, options.max_num_seqs);
+}
+
+}  // namespace
+
+int64_t SampleInputs::bytes(const KvOptions& options) {
+  return rows_max(options) * int64_t{sizeof(SampleRow)} +
+         options.max_num_seqs * kEditsASequence * int64_t{sizeof(LogitEdit)};
+}
+
+base::Result<SampleInputs> SampleInputs::create(const KvOptions& options, int64_t vocab_size,
+                                                int32_t logits_rows_max,
+                                                std::span<const core::TokenId> eos) {
+  SampleInputs made;
+  made.vocab_size_ = vocab_size;
+  made.logits_rows_max_ = logits_rows_max;
+  made.eos_.assign(eos.begin(), eos.end());
+  made.edited_by_.assign(static_cast<size_t>(vocab_size), -1);
+  made.edit_at_.resize(static_cast<size_t>(vocab_size));
+  const int64_t row_bytes = rows_max(options) * int64_t{sizeof(SampleRow)};
+  ASSIGN_OR_RETURN(made.rows_, device::cuda::Buffer::allocate(row_bytes, "sampling"));
+  ASSIGN_OR_RETURN(made.host_rows_, device::cuda::PinnedBuffer::allocate(row_bytes, "sampling"));
+  RETURN_IF_ERROR(made.reserve(options.max_num_seqs * kEditsASequence));
+  return made;
+}
+
+base::Result<void> SampleInputs::reserve(int64_t edits) {
+  const int64_t bytes = edits * int64_t{sizeof(LogitEdit)};
+  if (bytes <= edits_.size()) return {};
+  ASSIGN_OR_RETURN(edits_, device::cuda::Buffer::allocate(bytes, "changes of logits"));
+  ASSIGN_OR_RETURN(host_edits_, device::cuda::PinnedBuffer::allocate(bytes, "changes of logits"));
+  list_.reserve(static_cast<size_t>(edits));
+  ++moved_;
+  return {};
+}
+
+base::Result<void> SampleInputs::build(device::cuda::Stream& stream,
+                                       std::span<const core::Segment> planned,
+                                       std::span<const LogitsRow> rows, int32_t capacity) {
+  list_.clear();
+  const int64_t num_rows = std::max<int64_t>(std::ssize(rows), capacity);
+  CHECK(num_rows * int64_t{sizeof(SampleRow)} <= rows_.size(), "{} rows with logits", num_rows);
+  auto* const out = host_rows_.as<SampleRow>();
+  for (int64_t i = 0; i < num_rows; ++i) {
+    out[i] = {};
+    if (i < std::ssize(rows)) {
+      const LogitsRow& row = rows[static_cast<size_t>(i)];
+      out[i] = row_of(planned[static_cast<size_t>(row.segment)], row);
+    }
+    out[i].logits_row = static_cast<int32_t>(i % logits_rows_max_);
+  }
+  RETURN_IF_ERROR(reserve(std::ssize(list_) + std::ssize(list_) / 2));
+  stream.copy(rows_.data(), out, num_rows * int64_t{sizeof(SampleRow)});
+  if (list_.empty()) return {};
+  const int64_t edit_bytes = std::ssize(list_) * int64_t{sizeof(LogitEdit)};
+  std::memcpy(host_edits_.data(), list_.data(), static_cast<size_t>(edit_bytes));
+  stream.copy(edits_.data(), host_edits_.data(), edit_bytes);
+  return {};
+}
+
+SampleRow SampleInputs::row_of(const core::Segment& s, const LogitsRow& row) {
+  const core::SamplingParams& params = *s.sampling;
+  const auto count = [](std::optional<int32_t> wanted) {
+    return wanted ? std::min(*wanted, ops::cuda::kSampleTopMax) : -1;
+  };
+  SampleRow asked;
+  ++row_number_;
+  asked.edits_begin = static_cast<int32_t>(list_.size());
+  if (draws(s, row)) {
+    asked.temperature = params.temperature;
+    asked.top_p = params.top_p;
+    asked.min_p = params.min_p;
+    asked.top_k = params.top_k;
+    asked.seed = params.seed;
+    asked.draw = s.token_end - s.prompt_len;
+    asked.repetition_penalty = params.repetition_penalty;
+    asked.presence_penalty = params.presence_penalty;
+    asked.frequency_penalty = params.frequency_penalty;
+    asked.num_logprobs = count(params.logprobs);
+    add_edits(s);
+  } else if (scores(s, row)) {
+    edit(s.tokens[static_cast<size_t>(row.position) + 1]).bias = kChosen;
+    asked.num_logprobs = count(params.prompt_logprobs);
+  }
+  asked.edits_end = static_cast<int32_t>(list_.size());
+  return asked;
+}
+
+void SampleInputs::add_edits(const core::Segment& s) {
+  const core::SamplingParams& params = *s.sampling;
+  const auto is_token = [&](core::TokenId token) { return token >= 0 && token < vocab_size_; };
+  for (const auto& [token, bias] : params.logit_bias) {
+    if (is_token(token)) edit(token).bias += bias;
+  }
+  if (params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
+      params.frequency_penalty != 0.0f) {
+    add_penalties(s);
+  }
+  if (s.token_end - s.prompt_len >= params.min_tokens) return;
+  for (const core::TokenId token : eos_) {
+    if (is_token(token)) edit(token).masked = 1;
+  }
+  for (const core::TokenId token : params.stop_token_ids) {
+    if (is_token(token)) edit(token).masked = 1;
+  }
+}
+
+void SampleInputs::add_penalties(const core::Segment& s) {
+  for (int32_t i = 0; i < s.token_end; ++i) {
+    LogitEdit& e = edit(s.tokens[static_cast<size_t>(i)]);
+    e.seen = 1;
+    if (i >= s.prompt_len) ++e.count;
+  }
+}
+
+// The row's edit of the token, there or made.
+LogitEdit& SampleInputs::edit(core::TokenId token) {
+  const auto at = static_cast<size_t>(token);
+  if (edited_by_[at] != row_number_) {
+    edited_by_[at] = row_number_;
+    edit_at_[at] = static_cast<int32_t>(list_.size());
+    list_.push_back({.token = token});
+  }
+  return list_[static_cast<size_t>(edit_at_[at])];
+}
+
+}  // namespace exec::cuda

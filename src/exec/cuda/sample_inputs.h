@@ -1,0 +1,70 @@
+// What rows with logits ask of ops/cuda/sample.h: how to draw, and the sparse changes of logits
+// that the host makes of biases, penalties and masked stop tokens (the rules of ops/sample.h).
+//
+// A row that is only scored "draws" its next prompt token: one bias above everything. Thread: the
+// engine's. A steady step allocates nothing; more edits than ever before make the buffers grow,
+// which moves them (moved()).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "core/step.h"
+#include "device/cuda/runtime.h"
+#include "exec/cuda/step_inputs.h"
+#include "ops/cuda/sample.h"
+
+namespace exec::cuda {
+
+class SampleInputs {
+ public:
+  // `logits_rows_max`: rows of logits that there are at a time. `eos`: masked while a sequence is
+  // shorter than its min_tokens. Errors: kTooLarge.
+  static base::Result<SampleInputs> create(const KvOptions& options, int64_t vocab_size,
+                                           int32_t logits_rows_max,
+                                           std::span<const core::TokenId> eos);
+  // Of pinned and of device memory each, at first.
+  static int64_t bytes(const KvOptions& options);
+
+  // Enqueues what `rows` of these segments ask, and of nobody up to `capacity` rows. REQUIRES: what
+  // was built before has been read. Errors: kTooLarge.
+  base::Result<void> build(device::cuda::Stream& stream, std::span<const core::Segment> planned,
+                           std::span<const LogitsRow> rows, int32_t capacity);
+
+  // In device memory.
+  const ops::cuda::SampleRow* rows() const { return rows_.as<ops::cuda::SampleRow>(); }
+  const ops::cuda::LogitEdit* edits() const { return edits_.as<ops::cuda::LogitEdit>(); }
+  // How often the edits have moved.
+  int64_t moved() const { return moved_; }
+
+  // Whether the row's next token is drawn, and whether its next prompt token is scored.
+  static bool draws(const core::Segment& s, const LogitsRow& row) {
+    return s.sample && row.position == s.token_end - 1;
+  }
+  static bool scores(const core::Segment& s, const LogitsRow& row) {
+    return s.sampling->prompt_logprobs.has_value() && row.position + 1 < s.prompt_len;
+  }
+
+ private:
+  ops::cuda::SampleRow row_of(const core::Segment& s, const LogitsRow& row);
+  void add_edits(const core::Segment& s);
+  void add_penalties(const core::Segment& s);
+  ops::cuda::LogitEdit& edit(core::TokenId token);
+  base::Result<void> reserve(int64_t edits);
+
+  int64_t vocab_size_ = 0;
+  int32_t logits_rows_max_ = 1;
+  std::vector<core::TokenId> eos_;
+  device::cuda::Buffer rows_, edits_;
+  device::cuda::PinnedBuffer host_rows_, host_edits_;
+  int64_t moved_ = 0;
+  std::vector<ops::cuda::LogitEdit> list_;
+  // (V) the last row that had an edit of the token, and where it is in the list.
+  std::vector<int64_t> edited_by_;
+  std::vector<int32_t> edit_at_;
+  int64_t row_number_ = 0;
+};
+
+}  // namespace exec::cuda

@@ -1,0 +1,251 @@
+#include "model/cuda/decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "model/rope_frequencies.h"
+
+namespace model::cuda {
+namespace {
+
+// Rows of the feed-forward that run together: enough for full speed, few enough that 3 F values a
+// row stay small.
+constexpr int64_t kFeedForwardRows = 2048;
+
+int64_t qkv_width(const core::ModelConfig& c) {
+  return int64_t{c.num_q_heads + 2 * c.num_kv_heads} * c.head_dim;
+}
+
+// Where each part of the workspace begins, in bytes.
+struct WorkspacePlan {
+  int64_t hidden = 0, h = 0, qkv = 0, gate_up = 0, gate = 0, total = 0;
+};
+
+WorkspacePlan plan_workspace(const core::ModelConfig& c, const DecoderLimits& limits) {
+  const int64_t rows = std::max(limits.rows_max, limits.logits_rows_max);
+  const int64_t tile = std::min<int64_t>(rows, kFeedForwardRows);
+  WorkspacePlan p;
+  const auto take = [&](int64_t elements, int64_t size) {
+    return std::exchange(p.total, p.total + (elements * size + 255) / 256 * 256);
+  };
+  p.hidden = take(rows * c.model_dim, 4);
+  p.h = take(rows * std::max<int64_t>(c.model_dim, int64_t{c.num_q_heads} * c.head_dim), 2);
+  p.qkv = take(rows * std::max<int64_t>(qkv_width(c), c.model_dim), 2);
+  p.gate_up = take(tile * 2 * c.ffn_dim, 2);
+  p.gate = take(tile * c.ffn_dim, 2);
+  return p;
+}
+
+ops::cuda::LinearOptions linear_options(const DecoderLimits& limits) {
+  return {.deterministic = limits.deterministic};
+}
+
+// What the kernels' vector loads need of a shape.
+base::Result<void> check_shape(const core::ModelConfig& c) {
+  const auto multiple_of_8 = [&](const char* what, int64_t value) -> base::Result<void> {
+    if (value % 8 == 0) return {};
+    return base::error(base::Code::kUnsupported,
+                       "{} is {}: the GPU needs a multiple of 8, use --device cpu", what, value);
+  };
+  RETURN_IF_ERROR(multiple_of_8("the model's width", c.model_dim));
+  RETURN_IF_ERROR(multiple_of_8("the feed-forward's width", c.ffn_dim));
+  RETURN_IF_ERROR(multiple_of_8("the vocabulary", c.vocab_size));
+  if (c.num_q_heads / c.num_kv_heads <= 16) return {};
+  return base::error(base::Code::kUnsupported,
+                     "{} query heads share a KV head: the GPU's kernels take 16, use --device cpu",
+                     c.num_q_heads / c.num_kv_heads);
+}
+
+}  // namespace
+
+int64_t Decoder::workspace_bytes(const core::ModelConfig& config, const DecoderLimits& limits) {
+  return plan_workspace(config, limits).total + linear_options(limits).workspace_bytes +
+         int64_t{config.head_dim} * 4;
+}
+
+base::Result<std::unique_ptr<Decoder>> Decoder::create(
+    const device::cuda::GpuInfo& gpu, device::cuda::Stream& stream, base::ThreadPool& pool,
+    const load::ModelFiles& files, const DecoderLimits& limits, const LoadProgress& progress) {
+  RETURN_IF_ERROR(check_shape(files.config));
+  std::unique_ptr<Decoder> made(new Decoder(stream, files.config, limits));
+  RETURN_IF_ERROR(made->allocate(gpu));
+  ASSIGN_OR_RETURN(made->weights_, load_weights(stream, pool, files, progress));
+  return made;
+}
+
+Decoder::Decoder(device::cuda::Stream& stream, const core::ModelConfig& config,
+                 const DecoderLimits& limits)
+    : stream_(stream), config_(config), limits_(limits) {}
+
+base::Result<void> Decoder::allocate(const device::cuda::GpuInfo& gpu) {
+  ASSIGN_OR_RETURN(linear_, ops::cuda::Linear::create(gpu, linear_options(limits_)));
+  const WorkspacePlan p = plan_workspace(config_, limits_);
+  ASSIGN_OR_RETURN(workspace_, device::cuda::Buffer::allocate(p.total, "the model's workspace"));
+  std::byte* const base = workspace_.data();
+  own_hidden_ = reinterpret_cast<float*>(base + p.hidden);
+  h_ = reinterpret_cast<__nv_bfloat16*>(base + p.h);
+  qkv_ = reinterpret_cast<__nv_bfloat16*>(base + p.qkv);
+  gate_up_ = reinterpret_cast<__nv_bfloat16*>(base + p.gate_up);
+  gate_ = reinterpret_cast<__nv_bfloat16*>(base + p.gate);
+
+  const RopeFrequencies rope = rope_frequencies(config_.rope, config_.head_dim);
+  const RopeFrequencies local = rope_frequencies(config_.local_rope, config_.head_dim);
+  magnitude_ = rope.magnitude;
+  local_magnitude_ = local.magnitude;
+  const int64_t half_bytes = int64_t{config_.head_dim} / 2 * 4;
+  ASSIGN_OR_RETURN(frequencies_,
+                   device::cuda::Buffer::allocate(2 * half_bytes, "rotary frequencies"));
+  stream_.copy(frequencies_.data(), rope.inverse.data(), half_bytes);
+  stream_.copy(frequencies_.data() + half_bytes, local.inverse.data(), half_bytes);
+  return stream_.synchronize();  // the copies read vectors that end here
+}
+
+base::Result<void> Decoder::forward(const ForwardArgs& args) {
+  CHECK(args.num_rows <= limits_.rows_max, "{} rows", args.num_rows);
+  CHECK(0 <= args.layer_begin && args.layer_begin < args.layer_end &&
+            args.layer_end <= config_.num_layers,
+        "layers [{}, {})", args.layer_begin, args.layer_end);
+  rows_ = args.num_rows;
+  finished_ = args.layer_end == config_.num_layers;
+  CHECK(args.hidden != nullptr || (args.layer_begin == 0 && finished_));
+  hidden_ = args.hidden != nullptr ? args.hidden : own_hidden_;
+  if (rows_ == 0) return {};
+  if (args.layer_begin == 0) {
+    ops::cuda::embed(stream_.handle(), {.table = weights_.token_embd.data,
+                                        .tokens = args.tokens,
+                                        .rows = rows_,
+                                        .width = config_.model_dim,
+                                        .scale = weights_.embedding_scale,
+                                        .hidden = hidden_});
+  }
+  for (int32_t layer = args.layer_begin; layer < args.layer_end; ++layer) {
+    RETURN_IF_ERROR(run_layer(layer, args));
+  }
+  return {};
+}
+
+base::Result<void> Decoder::run_layer(int32_t layer, const ForwardArgs& args) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  normalise(w.attn_norm);
+  RETURN_IF_ERROR(linear_->run(stream_, {.x = h_,
+                                         .x_stride = config_.model_dim,
+                                         .weight = w.qkv.data,
+                                         .bias = w.qkv_bias,
+                                         .rows = rows_,
+                                         .n = w.qkv.rows,
+                                         .k = w.qkv.cols,
+                                         .y = qkv_,
+                                         .y_stride = qkv_width(config_)}));
+  RETURN_IF_ERROR(attend(layer, args));
+  RETURN_IF_ERROR(add_projected(h_, w.attn_output, w.attn_output_bias, w.attn_post_norm, 0, rows_));
+  normalise(w.ffn_norm);
+  return feed_forward(w);
+}
+
+// h = attention of q over the past and the pass's own rows.
+base::Result<void> Decoder::attend(int32_t layer, const ForwardArgs& args) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const bool slides = config_.windows.at(layer, 0).is_streaming();
+  const float scale = config_.attention_scale > 0
+                          ? config_.attention_scale
+                          : 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+  ops::cuda::QkvArgs qkv{.qkv = qkv_,
+                         .num_q_heads = config_.num_q_heads,
+                         .head_dim = config_.head_dim,
+                         .q_norm = w.q_norm,
+                         .k_norm = w.k_norm,
+                         .eps = config_.norm_eps};
+  qkv.inverse_frequencies = frequencies_.as<float>() + (slides ? config_.head_dim / 2 : 0);
+  qkv.magnitude = slides ? local_magnitude_ : magnitude_;
+  return args.attention->attend(stream_,
+                                {.layer = layer,
+                                 .qkv = qkv,
+                                 .qkv_stride = qkv_width(config_),
+                                 .softmax_scale = scale,
+                                 .out = h_,
+                                 .out_stride = int64_t{config_.num_q_heads} * config_.head_dim});
+}
+
+base::Result<void> Decoder::feed_forward(const LayerWeights& w) {
+  const int64_t width = config_.ffn_dim;
+  for (int64_t begin = 0; begin < rows_; begin += kFeedForwardRows) {
+    const int64_t end = std::min(rows_, begin + kFeedForwardRows);
+    RETURN_IF_ERROR(linear_->run(stream_, {.x = h_ + begin * config_.model_dim,
+                                           .x_stride = config_.model_dim,
+                                           .weight = w.gate_up.data,
+                                           .bias = w.gate_up_bias,
+                                           .rows = end - begin,
+                                           .n = w.gate_up.rows,
+                                           .k = w.gate_up.cols,
+                                           .y = gate_up_,
+                                           .y_stride = 2 * width}));
+    ops::cuda::gated(stream_.handle(), {.gate_up = gate_up_,
+                                        .rows = end - begin,
+                                        .width = width,
+                                        .gelu = config_.gelu_gate,
+                                        .out = gate_});
+    RETURN_IF_ERROR(add_projected(gate_, w.down, w.down_bias, w.ffn_post_norm, begin, end));
+  }
+  return {};
+}
+
+void Decoder::normalise(const float* weight) {
+  ops::cuda::rms_norm(stream_.handle(), {.in = hidden_,
+                                         .weight = weight,
+                                         .eps = config_.norm_eps,
+                                         .rows = rows_,
+                                         .width = config_.model_dim,
+                                         .out = h_});
+}
+
+base::Result<void> Decoder::add_projected(const __nv_bfloat16* x, const Matrix& weight,
+                                          const float* bias, const float* post_norm, int64_t begin,
+                                          int64_t end) {
+  float* const hidden = hidden_ + begin * config_.model_dim;
+  ops::cuda::LinearArgs product{.x = x,
+                                .x_stride = weight.cols,
+                                .weight = weight.data,
+                                .bias = bias,
+                                .rows = end - begin,
+                                .n = weight.rows,
+                                .k = weight.cols,
+                                .y_stride = config_.model_dim};
+  if (post_norm == nullptr) {
+    product.y32 = hidden;
+    product.accumulate = true;
+    return linear_->run(stream_, product);
+  }
+  product.y = qkv_;  // q, k and v are read already
+  RETURN_IF_ERROR(linear_->run(stream_, product));
+  ops::cuda::add_rms_norm(stream_.handle(), {.y = qkv_,
+                                             .weight = post_norm,
+                                             .eps = config_.norm_eps,
+                                             .rows = end - begin,
+                                             .width = config_.model_dim,
+                                             .hidden = hidden});
+  return {};
+}
+
+base::Result<void> Decoder::logits(const int32_t* rows, int32_t num_rows, float* out) {
+  CHECK(finished_ && num_rows <= limits_.logits_rows_max && (rows != nullptr || num_rows <= rows_),
+        "{} rows of logits", num_rows);
+  ops::cuda::rms_norm(stream_.handle(), {.in = hidden_,
+                                         .row_indices = rows,
+                                         .weight = weights_.output_norm,
+                                         .eps = config_.norm_eps,
+                                         .rows = num_rows,
+                                         .width = config_.model_dim,
+                                         .out = h_});
+  return linear_->run(stream_, {.x = h_,
+                                .x_stride = config_.model_dim,
+                                .weight = weights_.output.data,
+                                .rows = num_rows,
+                                .n = weights_.output.rows,
+                                .k = weights_.output.cols,
+                                .y32 = out,
+                                .y_stride = config_.vocab_size});
+}
+
+}  // namespace model::cuda
