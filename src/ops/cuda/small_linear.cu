@@ -1,0 +1,67 @@
+// small_linear: what it is given, checked, and which version runs it.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/check.h"
+#include "ops/cuda/linear.h"
+#include "ops/cuda/small_linear.cuh"
+
+namespace ops::cuda {
+namespace {
+
+constexpr int64_t kRowsMax = 64;
+constexpr int64_t kArrivedBytesEach = sizeof(int32_t);
+
+// The flags stand first: they must be zero, the sums need not.
+int64_t arrived_bytes(int num_sms) {
+  return (num_sms * kArrivedBytesEach + 255) / 256 * 256;
+}
+
+bool runs_hopper() {
+  static const bool kHopper = [] {
+    int ordinal = 0, major = 0;
+    cudaGetDevice(&ordinal);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
+    return major == 9;
+  }();
+  return kHopper;
+}
+
+}  // namespace
+
+int64_t small_linear_workspace_bytes(int num_sms) {
+  return arrived_bytes(num_sms) + int64_t{2} * num_sms * Shares::kRows * kRowsMax * 4;
+}
+
+SmallLinearParams small_linear_params(const LinearArgs& args, int num_sms, std::byte* workspace) {
+  CHECK(args.rows <= kRowsMax && args.k % 8 == 0 && args.x_stride % 8 == 0,
+        "small_linear of {} rows, K {}, rows {} apart", args.rows, args.k, args.x_stride);
+  CHECK((reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.weight)) % 16 == 0);
+  CHECK(num_sms > 0 && (args.y == nullptr) != (args.y32 == nullptr));
+  SmallLinearParams params;
+  params.x = args.x;
+  params.x_stride = args.x_stride;
+  params.weight = args.weight;
+  params.bias = args.bias;
+  params.m = static_cast<int32_t>(args.rows);
+  params.n = static_cast<int32_t>(args.n);
+  params.k = static_cast<int32_t>(args.k);
+  params.y = args.y;
+  params.y32 = args.y32;
+  params.y_stride = args.y_stride;
+  params.accumulate = args.accumulate;
+  params.shares = Shares::of(args.n, args.k, num_sms);
+  params.arrived = reinterpret_cast<int32_t*>(workspace);
+  params.partials = reinterpret_cast<float*>(workspace + arrived_bytes(num_sms));
+  return params;
+}
+
+void small_linear(cudaStream_t stream, const LinearArgs& args, int num_sms, std::byte* workspace) {
+  if (args.rows == 0 || args.n == 0) return;
+  const SmallLinearParams params = small_linear_params(args, num_sms, workspace);
+  runs_hopper() ? small_linear_hopper(stream, params) : small_linear_portable(stream, params);
+}
+
+}  // namespace ops::cuda

@@ -1,0 +1,45 @@
+#include "ops/cuda/tensor_map.h"
+
+#include <cuda_runtime_api.h>
+
+#include "base/check.h"
+
+namespace ops::cuda {
+namespace {
+
+// The driver's encoder, found through the runtime: the program is not linked to libcuda, which
+// machines without a GPU lack.
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+
+EncodeTiled encoder() {
+  static const EncodeTiled kFound = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                                12000, cudaEnableDefault, &result);
+    CHECK(status == cudaSuccess && result == cudaDriverEntryPointSuccess,
+          "the driver has no cuTensorMapEncodeTiled: {}", cudaGetErrorString(status));
+    return reinterpret_cast<EncodeTiled>(function);
+  }();
+  return kFound;
+}
+
+}  // namespace
+
+CUtensorMap tensor_map_bf16(const void* base, int64_t rows, int64_t cols, int64_t row_bytes,
+                            int box_rows) {
+  CUtensorMap map{};
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(row_bytes)};
+  const cuuint32_t box[2] = {64, static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t steps[2] = {1, 1};
+  const CUresult status =
+      encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(base), sizes, strides,
+                box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CHECK(status == CUDA_SUCCESS, "describing a {} x {} matrix, rows {} bytes apart: error {}", rows,
+        cols, row_bytes, static_cast<int>(status));
+  return map;
+}
+
+}  // namespace ops::cuda

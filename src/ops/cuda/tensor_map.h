@@ -1,0 +1,17 @@
+// Descriptions of tensors in device memory for Hopper's copy engine, made on the host.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace ops::cuda {
+
+// A row-major (rows, cols) BF16 matrix whose rows are `row_bytes` apart (a multiple of 16; `base`
+// aligned to 16), copied in boxes of (box_rows, 64): rows of 128 bytes in shared memory, swizzled
+// by 128 bytes. What a box reaches past the matrix arrives as zeros. Pass it to kernels by value as
+// a `const __grid_constant__ CUtensorMap`. A few hundred nanoseconds; CHECKs what it is given.
+CUtensorMap tensor_map_bf16(const void* base, int64_t rows, int64_t cols, int64_t row_bytes,
+                            int box_rows);
+
+}  // namespace ops::cuda
