@@ -4,10 +4,13 @@
 // reserved at once; memory is populated by several threads with huge pages on the GPU's NUMA node
 // and registered piece by piece in the background, the first piece before create() returns, so that
 // serving starts at once. num_homes_ready() grows; a home at or above it must not be used yet.
-// Thread: any.
+// Homes never reach over two pieces, so one copy may take a whole home. Memory is taken piece by
+// piece while 1 GiB stays free beside it. The destructor may be called while the pool grows: it
+// waits for one piece at most. Thread: any.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "base/result.h"
@@ -20,6 +23,9 @@ struct PinnedPoolOptions {
   int64_t num_homes = 0;   // wanted
   int64_t piece_bytes = int64_t{1} << 30;
   int num_threads = 8;
+  // Tests without a GPU: instead of cudaHostRegister and cudaHostUnregister.
+  std::function<base::Result<void>(std::byte* begin, int64_t bytes)> pin;
+  std::function<void(std::byte* begin)> unpin;
 };
 
 class PinnedPool {

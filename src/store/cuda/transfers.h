@@ -17,9 +17,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "core/kv_options.h"
@@ -37,12 +39,15 @@ struct GatherArgs {
   const int32_t* num_misses = nullptr;  // (num_places)
   int32_t num_places = 0;
   int64_t list_stride = 0;
-  int num_blocks = 4;  // of the kernel: an SM each at most
+  int num_blocks = 0;  // of the kernel, an SM each at most; 0: as calibrated, alone 4
+  // Blocks that are placed together (a cluster; divides num_blocks): 2 share one TPC, so that the
+  // gather takes whole TPCs from its neighbours. gather_bulk() only.
+  int cluster_blocks = 1;
 };
-// Capturable. Pages of all places are dealt out evenly over the blocks.
-void gather_bulk(cudaStream_t stream, const GatherArgs& args);  // sm_90
+// Capturable. The bytes of all places are dealt out evenly over the blocks, to a piece.
+void gather_bulk(cudaStream_t stream, const GatherArgs& args);  // REQUIRES: compute capability 9
 void gather_uva(cudaStream_t stream, const GatherArgs& args);
-// One block a page, as in the paper: for comparison.
+// One block a page, as in the paper: for comparison. The grid is num_places x list_stride.
 void gather_uva_page(cudaStream_t stream, const GatherArgs& args);
 
 // A run of bytes to be copied; both sides 16-byte aligned.
@@ -52,6 +57,12 @@ struct Run {
   int64_t bytes = 0;
 };
 
+using SaveTicket = uint64_t;  // 0: nothing was issued
+
+// Tests: called by the committing thread when a ticket's bytes have left the frames. An error fails
+// the ticket, a wait in it delays the commit (and, staged, the scatter).
+using SaveFault = std::function<base::Result<void>(SaveTicket ticket)>;
+
 struct TransferOptions {
   core::LoadMethod load = core::LoadMethod::kAuto;
   core::SaveMethod save = core::SaveMethod::kAuto;
@@ -59,15 +70,20 @@ struct TransferOptions {
   int64_t staging_bytes = int64_t{256} << 20;  // pinned ring of staged saves
   int num_workers = 4;                         // that scatter
   std::string cache_file;                      // what was measured on this machine; empty: none
+  SaveFault fault;
 };
 
 struct TransferCounters {
-  int64_t pages_saved = 0, bytes_saved = 0, save_us = 0, save_waits = 0, saves_failed = 0;
+  int64_t pages_saved = 0, bytes_saved = 0;  // arrived in their homes
+  int64_t save_us = 0;                       // of the committing thread, beside steps
+  int64_t save_waits = 0;                    // back pressure: save() had to wait
+  int64_t saves_failed = 0;                  // tickets
 };
 
-using SaveTicket = uint64_t;
-
-// Saves, and which gather is used. Thread: the engine's; workers and the copy stream are its own.
+// Saves, and which gather is used. A ticket whose copies fail is never committed: wait() and
+// take_failures() tell, the process lives. Saves of one home arrive in the order of their tickets;
+// a load or gather must name homes whose ticket is committed. Allocates nothing after create() in
+// steady state. Thread: the engine's; workers and the copy stream are its own.
 class Transfers {
  public:
   // Measures what is auto, in under a second, unless the cache file knows this machine.
@@ -79,15 +95,21 @@ class Transfers {
   // compute stream. Tickets rise and are committed in order. The frames may be overwritten only
   // when frames_free(ticket). Waits when the ring is full.
   virtual SaveTicket save(std::span<const Run> runs, const device::cuda::Event& ready) = 0;
-  // The bytes are in the homes and visible to the GPU and to every thread.
+  // The bytes are in the homes and visible to every thread, and to what is launched from now on.
   virtual bool is_committed(SaveTicket ticket) const = 0;
   virtual bool frames_free(SaveTicket ticket) const = 0;
+  // Until it has ended. Errors: kIo (its homes hold nothing).
   virtual base::Result<void> wait(SaveTicket ticket) = 0;
+  // Tickets that failed since the last call, appended, rising.
+  virtual void take_failures(std::vector<SaveTicket>* failed) = 0;
   virtual base::Result<void> wait_frames(SaveTicket ticket) = 0;
-  // Loads of whole runs (homes -> frames) on the compute stream, by the copy engine.
-  virtual void load(device::cuda::Stream& stream, std::span<const Run> runs) = 0;
-  // The chosen gather; capturable unless it needs the host.
-  virtual void gather(device::cuda::Stream& stream, const GatherArgs& args) = 0;
+  // Loads of whole runs (homes -> frames) on a stream, by the copy engine; capturable where `runs`
+  // stay. Errors: kIo (some may have been issued).
+  virtual base::Result<void> load(device::cuda::Stream& stream, std::span<const Run> runs) = 0;
+  // The chosen gather; capturable unless it needs the host (memcpy, batched: these wait for the
+  // stream and read the lists back). Errors: kIo, only of those.
+  virtual base::Result<void> gather(device::cuda::Stream& stream, const GatherArgs& args) = 0;
+  virtual int gather_blocks() const = 0;  // SMs that a gather takes at most; 0: the copy engine
   virtual core::LoadMethod load_method() const = 0;
   virtual core::SaveMethod save_method() const = 0;
   virtual TransferCounters counters() const = 0;

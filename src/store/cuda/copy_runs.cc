@@ -1,0 +1,147 @@
+#include "store/cuda/copy_runs.h"
+
+#include <limits>
+
+#include "device/cuda/status.h"
+
+namespace store::cuda {
+namespace {
+
+constexpr int64_t kPitchMax = std::numeric_limits<int32_t>::max();  // of CUDA's 2D copies
+constexpr size_t kBatchMin = 4;  // below, single commands cost the caller less
+
+// Runs that follow each other on both sides, as one; *num_runs of them.
+Run first_row(std::span<const Run> runs, int64_t* num_runs) {
+  Run row = runs[0];
+  size_t count = 1;
+  while (count < runs.size() && runs[count].to == row.to + row.bytes &&
+         runs[count].from == row.from + row.bytes) {
+    row.bytes += runs[count++].bytes;
+  }
+  *num_runs = static_cast<int64_t>(count);
+  return row;
+}
+
+bool is_pitch(int64_t pitch, int64_t width) {
+  return pitch >= width && pitch <= kPitchMax;
+}
+
+base::Result<void> to_io(cudaError_t status, const Run& run) {
+  if (status == cudaSuccess) return {};
+  cudaGetLastError();  // what the call refused is not sticky
+  return base::error(base::Code::kIo, "copying {} bytes between the GPU and pinned memory: {}",
+                     run.bytes, cudaGetErrorString(status));
+}
+
+base::Result<void> copy_one(cudaStream_t stream, const Run& run) {
+  return to_io(
+      cudaMemcpyAsync(run.to, run.from, static_cast<size_t>(run.bytes), cudaMemcpyDefault, stream),
+      run);
+}
+
+base::Result<void> copy_rows(cudaStream_t stream, const CopyGroup& group) {
+  return to_io(cudaMemcpy2DAsync(group.first.to, static_cast<size_t>(group.to_pitch),
+                                 group.first.from, static_cast<size_t>(group.from_pitch),
+                                 static_cast<size_t>(group.first.bytes),
+                                 static_cast<size_t>(group.rows), cudaMemcpyDefault, stream),
+               group.first);
+}
+
+}  // namespace
+
+CopyGroup first_group(std::span<const Run> runs) {
+  CopyGroup group;
+  group.first = first_row(runs, &group.num_runs);
+  Run last = group.first;
+  while (group.num_runs < std::ssize(runs)) {
+    int64_t num_runs = 0;
+    const Run row = first_row(runs.subspan(static_cast<size_t>(group.num_runs)), &num_runs);
+    const int64_t to_pitch = row.to - last.to, from_pitch = row.from - last.from;
+    if (row.bytes != last.bytes) break;
+    if (group.rows == 1) {
+      if (!is_pitch(to_pitch, row.bytes) || !is_pitch(from_pitch, row.bytes)) break;
+      group.to_pitch = to_pitch;
+      group.from_pitch = from_pitch;
+    } else if (to_pitch != group.to_pitch || from_pitch != group.from_pitch) {
+      break;
+    }
+    ++group.rows;
+    group.num_runs += num_runs;
+    last = row;
+  }
+  return group;
+}
+
+RunCopier::RunCopier() {
+  constexpr size_t kRoom = 4096;
+  to_.reserve(kRoom);
+  from_.reserve(kRoom);
+  bytes_.reserve(kRoom);
+}
+
+void RunCopier::add(const Run& run) {
+  to_.push_back(run.to);
+  from_.push_back(run.from);
+  bytes_.push_back(static_cast<size_t>(run.bytes));
+}
+
+base::Result<void> RunCopier::issue_batch(cudaStream_t stream) {
+  base::Result<void> result;
+  if (to_.size() < kBatchMin) {
+    for (size_t i = 0; i < to_.size() && result.ok(); ++i) {
+      result = copy_one(stream,
+                        {static_cast<std::byte*>(to_[i]), static_cast<const std::byte*>(from_[i]),
+                         static_cast<int64_t>(bytes_[i])});
+    }
+  } else {
+    cudaMemcpyAttributes attributes{};
+    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    size_t first = 0;
+    result = to_io(cudaMemcpyBatchAsync(to_.data(), from_.data(), bytes_.data(), to_.size(),
+                                        &attributes, &first, 1, stream),
+                   {nullptr, nullptr, static_cast<int64_t>(bytes_[0])});
+  }
+  to_.clear();
+  from_.clear();
+  bytes_.clear();
+  return result;
+}
+
+base::Result<void> RunCopier::copy_extents(cudaStream_t stream, std::span<const Run> runs) {
+  while (!runs.empty()) {
+    const CopyGroup group = first_group(runs);
+    const auto own = runs.first(static_cast<size_t>(group.num_runs));
+    if (group.rows > 1) {
+      // A command may not reach over two registered pieces of memory: then run by run.
+      if (!copy_rows(stream, group).ok()) {
+        for (const Run& run : own) RETURN_IF_ERROR(copy_one(stream, run));
+      }
+    } else if (group.num_runs > 1) {
+      if (!copy_one(stream, group.first).ok()) {
+        for (const Run& run : own) add(run);
+      }
+    } else {
+      add(group.first);
+    }
+    runs = runs.subspan(own.size());
+  }
+  return issue_batch(stream);
+}
+
+base::Result<void> RunCopier::copy_pages(cudaStream_t stream, std::span<const Run> runs,
+                                         int64_t page_bytes) {
+  for (const Run& run : runs) {
+    for (int64_t at = 0; at < run.bytes; at += page_bytes) {
+      const int64_t bytes = std::min(page_bytes, run.bytes - at);
+      RETURN_IF_ERROR(copy_one(stream, {run.to + at, run.from + at, bytes}));
+    }
+  }
+  return {};
+}
+
+base::Result<void> RunCopier::copy_batched(cudaStream_t stream, std::span<const Run> runs) {
+  for (const Run& run : runs) add(run);
+  return issue_batch(stream);
+}
+
+}  // namespace store::cuda

@@ -1,0 +1,56 @@
+// Runs of bytes as few copy commands of the copy engine, and by a kernel.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "store/cuda/transfers.h"
+
+namespace store::cuda {
+
+// What one command copies: `rows` rows of `first.bytes`, each `to_pitch` and `from_pitch` behind
+// the last. num_runs: of the runs it was made from.
+struct CopyGroup {
+  Run first;
+  int64_t rows = 1, to_pitch = 0, from_pitch = 0;
+  int64_t num_runs = 0;
+};
+// The longest such group at the start of `runs`: neighbours on both sides grow into one row, rows
+// of equal width and distance into one command. REQUIRES: runs is not empty.
+CopyGroup first_group(std::span<const Run> runs);
+
+// Issues copies on a stream. Allocates only when it meets more runs than ever before.
+class RunCopier {
+ public:
+  RunCopier();
+  // As groups; those of one row by one batched command. Errors: kIo (CUDA's words; some may have
+  // been issued): the addresses are not memory that CUDA may copy.
+  base::Result<void> copy_extents(cudaStream_t stream, std::span<const Run> runs);
+  // One command for each `page_bytes`.
+  base::Result<void> copy_pages(cudaStream_t stream, std::span<const Run> runs, int64_t page_bytes);
+  // One batched command of all runs, as they are.
+  base::Result<void> copy_batched(cudaStream_t stream, std::span<const Run> runs);
+
+ private:
+  void add(const Run& run);
+  base::Result<void> issue_batch(cudaStream_t stream);
+
+  std::vector<void*> to_;
+  std::vector<const void*> from_;
+  std::vector<size_t> bytes_;
+};
+
+// A run and where its bytes stand among those of all runs of a launch.
+struct PlacedRun {
+  Run run;
+  int64_t offset = 0;
+};
+// Copies `num_runs` runs of `total_bytes` by a kernel of `num_blocks` blocks, bytes dealt evenly.
+// To where each run says, or, with `packed`, to packed + offset. `runs`: readable by the GPU, by
+// rising offset; bytes multiples of 16. Errors: kInternal (the GPU has failed).
+base::Result<void> copy_runs(cudaStream_t stream, const PlacedRun* runs, int32_t num_runs,
+                             int64_t total_bytes, std::byte* packed, int num_blocks);
+
+}  // namespace store::cuda

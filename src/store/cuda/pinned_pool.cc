@@ -1,0 +1,268 @@
+#include "store/cuda/pinned_pool.h"
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "base/sizes.h"
+#include "device/cpu.h"
+#include "device/cuda/status.h"
+
+namespace store::cuda {
+namespace {
+
+constexpr int64_t kHugePageBytes = 2 << 20;
+constexpr int64_t kSmallPageBytes = 4 << 10;
+// Left to the system: whoever fills memory to the last byte is killed, not refused.
+constexpr int64_t kReserveBytes = int64_t{1} << 30;
+// Memory of virtual machines may grow while it is used: how long a piece waits for it.
+constexpr auto kGrowthWait = std::chrono::milliseconds(1500);
+constexpr auto kGrowthPoll = std::chrono::milliseconds(50);
+
+int64_t round_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+// MPOL_PREFERRED: better far memory than none. Where the kernel forbids it, memory comes from
+// wherever the populating threads run.
+void prefer_node(std::byte* begin, int64_t bytes, int node) {
+  constexpr int kPreferred = 1;
+  if (node < 0 || node >= 64) return;
+  const unsigned long mask = 1ul << node;
+  ::syscall(SYS_mbind, begin, static_cast<size_t>(bytes), kPreferred, &mask, 8 * sizeof(mask) + 1,
+            0);
+}
+
+// Takes memory for the range by writing zeros, huge page by huge page where there are.
+void populate(std::byte* begin, int64_t bytes) {
+#if defined(MADV_POPULATE_WRITE)
+  if (::madvise(begin, static_cast<size_t>(bytes), MADV_POPULATE_WRITE) == 0) return;
+#endif
+  for (int64_t at = 0; at < bytes; at += kSmallPageBytes)
+    *reinterpret_cast<volatile std::byte*>(begin + at) = std::byte{0};
+}
+
+class Pool : public PinnedPool {
+ public:
+  Pool(const device::cuda::GpuInfo& gpu, const PinnedPoolOptions& options)
+      : gpu_(gpu), options_(options) {
+    // A home never reaches over two pieces, since one copy may not, and pieces share no page.
+    const int64_t step = kSmallPageBytes / std::gcd(options.home_bytes, kSmallPageBytes);
+    piece_homes_ = std::max(step, options.piece_bytes / options.home_bytes / step * step);
+  }
+  ~Pool() override;
+  base::Result<void> start();
+
+  std::byte* home(int64_t home) const override { return base_ + home * options_.home_bytes; }
+  int64_t num_homes_ready() const override { return ready_.load(std::memory_order_acquire); }
+  bool is_grown() const override { return grown_.load(std::memory_order_acquire); }
+  int64_t wait_until_grown() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return is_grown(); });
+    return num_homes_ready();
+  }
+
+ private:
+  struct Piece {
+    std::byte* begin = nullptr;
+    int64_t bytes = 0, end_home = 0;
+  };
+  Piece piece(int64_t index) const;
+  bool wait_for_memory(const Piece& piece) const;
+  void populate_piece(const Piece& piece) const;
+  base::Result<void> pin(const Piece& piece);
+  void publish(const Piece& piece);
+  void grow();
+  void stop_growing(const std::string& why);
+
+  const device::cuda::GpuInfo gpu_;
+  const PinnedPoolOptions options_;
+  int64_t piece_homes_ = 0, num_pieces_ = 0;
+  std::byte *mapped_ = nullptr, *base_ = nullptr;
+  int64_t mapped_bytes_ = 0;
+  std::vector<std::byte*> pinned_;  // pieces; the growing thread's, then the destructor's
+  std::atomic<int64_t> ready_{0};
+  std::atomic<bool> grown_{false}, stops_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::thread grower_;
+};
+
+Pool::~Pool() {
+  stops_.store(true, std::memory_order_relaxed);
+  if (grower_.joinable()) grower_.join();
+  const auto& unpin = options_.unpin;
+  for (std::byte* begin : pinned_) {
+    if (unpin) {
+      unpin(begin);
+    } else {
+      cudaHostUnregister(begin);
+    }
+  }
+  if (mapped_ != nullptr) ::munmap(mapped_, static_cast<size_t>(mapped_bytes_));
+}
+
+Pool::Piece Pool::piece(int64_t index) const {
+  const int64_t first = index * piece_homes_;
+  const int64_t end = std::min(first + piece_homes_, options_.num_homes);
+  return {home(first), round_up((end - first) * options_.home_bytes, kSmallPageBytes), end};
+}
+
+base::Result<void> Pool::start() {
+  const int64_t bytes = options_.num_homes * options_.home_bytes;
+  mapped_bytes_ = round_up(bytes, kSmallPageBytes) + kHugePageBytes;
+  void* mapped = ::mmap(nullptr, static_cast<size_t>(mapped_bytes_), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) {
+    return base::error(base::Code::kTooLarge,
+                       "{} of addresses for the host tier are not to be had ({}): lower "
+                       "--host-memory",
+                       base::format_bytes(bytes), std::strerror(errno));
+  }
+  mapped_ = static_cast<std::byte*>(mapped);
+  base_ = reinterpret_cast<std::byte*>(
+      round_up(static_cast<int64_t>(reinterpret_cast<uintptr_t>(mapped)), kHugePageBytes));
+  ::madvise(base_, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  prefer_node(base_, round_up(bytes, kSmallPageBytes), gpu_.numa_node);
+  num_pieces_ = (options_.num_homes + piece_homes_ - 1) / piece_homes_;
+  if (num_pieces_ == 0) {
+    grown_.store(true, std::memory_order_release);
+    return {};
+  }
+  const Piece first = piece(0);
+  if (!wait_for_memory(first)) {
+    return base::error(base::Code::kTooLarge,
+                       "the host tier needs {} to begin with and {} of memory are free: lower "
+                       "--host-memory below that, or free memory",
+                       base::format_bytes(first.bytes + kReserveBytes),
+                       base::format_bytes(device::memory_available_bytes()));
+  }
+  populate_piece(first);
+  RETURN_IF_ERROR(pin(first));
+  publish(first);
+  grower_ = std::thread([this] { grow(); });
+  return {};
+}
+
+bool Pool::wait_for_memory(const Piece& piece) const {
+  const auto until = std::chrono::steady_clock::now() + kGrowthWait;
+  while (device::memory_available_bytes() < piece.bytes + kReserveBytes) {
+    if (stops_.load(std::memory_order_relaxed) || std::chrono::steady_clock::now() > until)
+      return false;
+    std::this_thread::sleep_for(kGrowthPoll);
+  }
+  return true;
+}
+
+void Pool::populate_piece(const Piece& piece) const {
+  const int64_t threads = std::clamp<int64_t>(options_.num_threads, 1, 64);
+  const int64_t share = round_up((piece.bytes + threads - 1) / threads, kHugePageBytes);
+  std::vector<std::thread> team;
+  for (int64_t at = share; at < piece.bytes; at += share) {
+    team.emplace_back([=] { populate(piece.begin + at, std::min(share, piece.bytes - at)); });
+  }
+  populate(piece.begin, std::min(share, piece.bytes));
+  for (std::thread& thread : team) thread.join();
+}
+
+base::Result<void> Pool::pin(const Piece& piece) {
+  if (options_.pin) {
+    RETURN_IF_ERROR(options_.pin(piece.begin, piece.bytes));
+  } else {
+    const cudaError_t status = cudaHostRegister(piece.begin, static_cast<size_t>(piece.bytes),
+                                                cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (status != cudaSuccess) {
+      cudaGetLastError();  // not sticky
+      return base::error(base::Code::kTooLarge, "{} of host memory cannot be pinned ({}){}",
+                         base::format_bytes(piece.bytes), cudaGetErrorString(status),
+                         pinned_.empty() ? ": lower --host-memory, or raise the limit of locked "
+                                           "memory (ulimit -l)"
+                                         : "");
+    }
+  }
+  pinned_.push_back(piece.begin);
+  return {};
+}
+
+void Pool::publish(const Piece& piece) {
+  std::lock_guard lock(mutex_);
+  ready_.store(piece.end_home, std::memory_order_release);
+}
+
+// Populates piece i while piece i - 1 is pinned: each takes about as long as the other.
+void Pool::grow() {
+  std::string why;
+  base::Result<void> used;
+  if (!options_.pin) used = device::cuda::use_gpu(gpu_);
+  if (!used.ok()) why = used.error().message;
+  Piece populated;
+  for (int64_t index = 1; why.empty() && index <= num_pieces_; ++index) {
+    std::thread next;
+    Piece ahead;
+    if (index < num_pieces_ && !stops_.load(std::memory_order_relaxed)) {
+      if (wait_for_memory(piece(index))) {
+        ahead = piece(index);
+        next = std::thread([this, ahead] { populate_piece(ahead); });
+      } else {
+        why = fmt::format("{} of memory are free",
+                          base::format_bytes(device::memory_available_bytes()));
+      }
+    }
+    if (populated.bytes > 0 && !stops_.load(std::memory_order_relaxed)) {
+      const auto pinned = pin(populated);
+      if (pinned.ok()) {
+        publish(populated);
+      } else {
+        why = pinned.error().message;
+      }
+    }
+    if (next.joinable()) next.join();
+    populated = ahead;
+    if (populated.bytes == 0) break;
+  }
+  stop_growing(why);
+}
+
+void Pool::stop_growing(const std::string& why) {
+  const int64_t ready = num_homes_ready();
+  if (ready < options_.num_homes && !stops_.load(std::memory_order_relaxed)) {
+    // Nothing beyond is used: give back what was populated for it.
+    const int64_t begin = round_up(ready * options_.home_bytes, kSmallPageBytes);
+    ::madvise(base_ + begin, static_cast<size_t>(options_.num_homes * options_.home_bytes - begin),
+              MADV_DONTNEED);
+    LOG_WARN("the host tier ends at {} of {}: {}", base::format_bytes(ready * options_.home_bytes),
+             base::format_bytes(options_.num_homes * options_.home_bytes), why);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    grown_.store(true, std::memory_order_release);
+  }
+  changed_.notify_all();
+}
+
+}  // namespace
+
+base::Result<std::unique_ptr<PinnedPool>> PinnedPool::create(const device::cuda::GpuInfo& gpu,
+                                                             const PinnedPoolOptions& options) {
+  CHECK(options.home_bytes > 0 && options.home_bytes % 16 == 0 && options.num_homes >= 0 &&
+            options.piece_bytes > 0,
+        "{} homes of {} bytes", options.num_homes, options.home_bytes);
+  auto pool = std::make_unique<Pool>(gpu, options);
+  RETURN_IF_ERROR(pool->start());
+  return std::unique_ptr<PinnedPool>(std::move(pool));
+}
+
+}  // namespace store::cuda

@@ -1,0 +1,346 @@
+#include "store/cuda/saves.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/log.h"
+#include "device/cuda/status.h"
+#include "store/page_copy.h"
+
+namespace store::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using core::SaveMethod;
+using device::cuda::to_result;
+
+constexpr int64_t kTickets = 1024;            // on their way
+constexpr int64_t kParts = 1024;              // likewise
+constexpr int64_t kListRuns = 1 << 16;        // of all parts on their way
+constexpr int64_t kPartRuns = 1 << 13;        // of one
+constexpr int64_t kPartBytes = 16 << 20;      // of one that is staged
+constexpr int64_t kScatterBytes = 256 << 10;  // that a worker takes at a time
+constexpr int kDirectBlocks = 8;              // gpu-direct: stores in flight are posted, few do
+constexpr int kPackBlocks = 16;               // packing is 2 x 4 MB of HBM a block of the 8B shape
+
+int64_t us_since(Clock::time_point begin) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count();
+}
+
+base::Result<void> record(cudaStream_t stream, const device::cuda::Event& event) {
+  return to_result(cudaEventRecord(event.handle(), stream), "recording a save");
+}
+
+// One row on the frames' side: their copy needs no packing.
+bool is_contiguous(const PlacedRun* runs, int64_t count) {
+  for (int64_t i = 1; i < count; ++i) {
+    if (runs[i].run.from != runs[i - 1].run.from + runs[i - 1].run.bytes) return false;
+  }
+  return true;
+}
+
+int64_t part_bytes_max(const TransferOptions& options) {
+  if (options.save != SaveMethod::kStaged) return int64_t{1} << 40;
+  return std::min(kPartBytes, options.staging_bytes / 2 / 16 * 16);
+}
+
+}  // namespace
+
+bool PlaceRing::try_take(int64_t count, int64_t* place) {
+  CHECK(count <= size_, "{} of a ring of {}", count, size_);
+  int64_t begin = head_;
+  if (count > 0 && begin % size_ + count > size_) begin += size_ - begin % size_;
+  if (begin + count - tail_ > size_ && tail_ != head_) return false;
+  *place = size_ == 0 ? 0 : begin % size_;
+  if (tail_ == head_) tail_ = begin;  // empty: what was skipped is nobody's
+  head_ = begin + count;
+  return true;
+}
+
+Saves::Saves(const device::cuda::GpuInfo& gpu, const TransferOptions& options)
+    : gpu_(gpu),
+      options_(options),
+      part_bytes_max_(part_bytes_max(options)),
+      workers_(options.save == SaveMethod::kStaged ? std::max(1, options.num_workers) : 1),
+      parts_(kParts),
+      staging_ring_(std::max<int64_t>(1, options.staging_bytes)),
+      lists_ring_(kListRuns) {}
+
+base::Result<std::unique_ptr<Saves>> Saves::create(const device::cuda::GpuInfo& gpu,
+                                                   const TransferOptions& options) {
+  CHECK(options.save != SaveMethod::kAuto && options.page_bytes > 0, "{} bytes a page",
+        options.page_bytes);
+  if (options.save == SaveMethod::kStaged && options.staging_bytes < 2 * options.page_bytes) {
+    return base::error(base::Code::kTooLarge,
+                       "a staging ring of {} bytes does not hold two pages of {}",
+                       options.staging_bytes, options.page_bytes);
+  }
+  std::unique_ptr<Saves> saves(new Saves(gpu, options));
+  RETURN_IF_ERROR(saves->init());
+  return saves;
+}
+
+bool Saves::needs_list() const {
+  return options_.save == SaveMethod::kStaged || options_.save == SaveMethod::kGpuDirect;
+}
+
+base::Result<void> Saves::init() {
+  using device::cuda::Buffer;
+  using device::cuda::Event;
+  using device::cuda::PinnedBuffer;
+  ASSIGN_OR_RETURN(stream_, device::cuda::Stream::create());
+  for (int64_t i = 0; i < kTickets; ++i) {
+    ASSIGN_OR_RETURN(Event event, Event::create());
+    frames_.push_back(std::move(event));
+  }
+  for (Part& part : parts_) {
+    ASSIGN_OR_RETURN(part.arrived, Event::create());
+  }
+  if (needs_list()) {
+    ASSIGN_OR_RETURN(lists_, PinnedBuffer::allocate(kListRuns * sizeof(PlacedRun), "saves"));
+    ASSIGN_OR_RETURN(device_list_, Buffer::allocate(kPartRuns * sizeof(PlacedRun), "saves"));
+  }
+  if (options_.save == SaveMethod::kStaged) {
+    ASSIGN_OR_RETURN(staging_, PinnedBuffer::allocate(options_.staging_bytes, "staged saves"));
+    ASSIGN_OR_RETURN(packed_, Buffer::allocate(part_bytes_max_, "staged saves"));
+  }
+  committer_ = std::thread([this] { commit_parts(); });
+  return {};
+}
+
+Saves::~Saves() {
+  if (!committer_.joinable()) return;
+  {
+    std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  work_.notify_one();
+  committer_.join();
+}
+
+// Engine's thread, mutex held by `ready`: until the committing thread has made room.
+template <typename Ready>
+void Saves::wait_until(Ready ready) {
+  std::unique_lock lock(mutex_);
+  if (ready()) return;
+  ++counters_.save_waits;
+  ended_.wait(lock, ready);
+}
+
+SaveTicket Saves::save(std::span<const Run> runs, const device::cuda::Event& ready) {
+  const SaveTicket ticket = tickets_.issue();
+  last_issued_ = ticket;
+  wait_until([&] { return ticket <= kTickets || tickets_.has_ended(ticket - kTickets); });
+  auto waits = to_result(cudaStreamWaitEvent(stream_.handle(), ready.handle(), 0), "a save");
+  if (needs_list() && !runs.empty()) {
+    save_by_list(ticket, runs, std::move(waits));
+  } else {
+    save_directly(ticket, runs, std::move(waits));
+  }
+  return ticket;
+}
+
+Saves::Part& Saves::next_part(SaveTicket ticket) {
+  wait_until([&] { return parts_issued_ - parts_ended_ < kParts; });
+  Part& part = parts_[static_cast<size_t>(parts_issued_ % kParts)];
+  part.ticket = ticket;
+  part.ends_ticket = true;
+  part.runs = nullptr;
+  part.staged = nullptr;
+  part.num_runs = part.bytes = 0;
+  part.staging_head = staging_ring_.head();
+  part.runs_head = lists_ring_.head();
+  part.issued = {};
+  return part;
+}
+
+void Saves::save_directly(SaveTicket ticket, std::span<const Run> runs, base::Result<void> ready) {
+  Part& part = next_part(ticket);
+  part.issued = std::move(ready);
+  for (const Run& run : runs) part.bytes += run.bytes;
+  if (part.issued.ok()) {
+    part.issued = options_.save == SaveMethod::kMemcpy
+                      ? copier_.copy_pages(stream_.handle(), runs, options_.page_bytes)
+                      : copier_.copy_extents(stream_.handle(), runs);
+  }
+  // Recorded even so: what was issued before the failure still reads the frames.
+  auto recorded = record(stream_.handle(), frames_[ticket % kTickets]);
+  if (part.issued.ok()) part.issued = std::move(recorded);
+  push_part(&part);
+}
+
+void Saves::save_by_list(SaveTicket ticket, std::span<const Run> runs, base::Result<void> ready) {
+  int64_t skipped = 0;  // of the first run: what earlier parts have taken
+  while (!runs.empty()) {
+    Part& part = next_part(ticket);
+    const PlacedRun* placed = place_part(&runs, &skipped, &part);
+    part.ends_ticket = runs.empty();
+    part.issued = ready;
+    if (part.issued.ok()) part.issued = issue_list(placed, &part);
+    push_part(&part);
+  }
+}
+
+// Takes runs for a part from the front of `runs`, and room for them in the rings.
+PlacedRun* Saves::place_part(std::span<const Run>* runs, int64_t* skipped, Part* part) {
+  int64_t list_place = 0, staging_place = 0, bytes = 0, num_runs = 0;
+  for (int64_t left = part_bytes_max_, skip = *skipped;
+       left > 0 && num_runs < kPartRuns && num_runs < std::ssize(*runs); ++num_runs, skip = 0) {
+    const int64_t own = std::min(left, (*runs)[static_cast<size_t>(num_runs)].bytes - skip);
+    left -= own;
+    bytes += own;
+  }
+  wait_until([&] { return lists_ring_.try_take(num_runs, &list_place); });
+  if (options_.save == SaveMethod::kStaged) {
+    wait_until([&] { return staging_ring_.try_take(bytes, &staging_place); });
+    part->staged = staging_.data() + staging_place;
+  }
+  PlacedRun* placed = lists_.as<PlacedRun>() + list_place;
+  for (int64_t i = 0, offset = 0; i < num_runs; ++i) {
+    const Run& run = runs->front();
+    const int64_t own = std::min(bytes - offset, run.bytes - *skipped);
+    placed[i] = {{run.to + *skipped, run.from + *skipped, own}, offset};
+    offset += own;
+    *skipped += own;
+    if (*skipped == run.bytes) {
+      *skipped = 0;
+      *runs = runs->subspan(1);
+    }
+  }
+  part->runs = placed;
+  part->num_runs = num_runs;
+  part->bytes = bytes;
+  part->staging_head = staging_ring_.head();
+  part->runs_head = lists_ring_.head();
+  return placed;
+}
+
+base::Result<void> Saves::issue_list(const PlacedRun* placed, Part* part) {
+  auto issued = [&]() -> base::Result<void> {
+    if (options_.save == SaveMethod::kStaged) return issue_staged(placed, part);
+    const auto count = static_cast<int32_t>(part->num_runs);
+    RETURN_IF_ERROR(to_result(
+        cudaMemcpyAsync(device_list_.data(), placed, static_cast<size_t>(count) * sizeof(PlacedRun),
+                        cudaMemcpyHostToDevice, stream_.handle()),
+        "the list of a save"));
+    return copy_runs(stream_.handle(), device_list_.as<PlacedRun>(), count, part->bytes, nullptr,
+                     kDirectBlocks);
+  }();
+  if (options_.save == SaveMethod::kStaged && issued.ok()) return issued;
+  auto recorded = record(stream_.handle(), frames_[part->ticket % kTickets]);
+  return issued.ok() ? std::move(recorded) : std::move(issued);
+}
+
+// Frames to one run of device memory by a kernel, unless they are one run already; that run to the
+// pinned ring by one copy. The frames are free after the first of the two.
+base::Result<void> Saves::issue_staged(const PlacedRun* placed, Part* part) {
+  const cudaStream_t stream = stream_.handle();
+  auto* staged = const_cast<std::byte*>(part->staged);
+  const auto copy = [&](const std::byte* from) {
+    return to_result(cudaMemcpyAsync(staged, from, static_cast<size_t>(part->bytes),
+                                     cudaMemcpyDeviceToHost, stream),
+                     "a staged save");
+  };
+  const device::cuda::Event& frames = frames_[part->ticket % kTickets];
+  if (is_contiguous(placed, part->num_runs)) {
+    RETURN_IF_ERROR(copy(placed[0].run.from));
+    return record(stream, frames);
+  }
+  const auto count = static_cast<int32_t>(part->num_runs);
+  RETURN_IF_ERROR(to_result(
+      cudaMemcpyAsync(device_list_.data(), placed, static_cast<size_t>(count) * sizeof(PlacedRun),
+                      cudaMemcpyHostToDevice, stream),
+      "the list of a save"));
+  RETURN_IF_ERROR(copy_runs(stream, device_list_.as<PlacedRun>(), count, part->bytes,
+                            packed_.data(), kPackBlocks));
+  RETURN_IF_ERROR(record(stream, frames));
+  return copy(packed_.data());
+}
+
+void Saves::push_part(Part* part) {
+  auto recorded = record(stream_.handle(), part->arrived);
+  if (part->issued.ok()) part->issued = std::move(recorded);
+  {
+    std::lock_guard lock(mutex_);
+    ++parts_issued_;
+  }
+  work_.notify_one();
+}
+
+void Saves::commit_parts() {
+  if (const auto used = device::cuda::use_gpu(gpu_); !used.ok())
+    LOG_ERROR("saves: {}", used.error().message);
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    work_.wait(lock, [&] { return stops_ || parts_ended_ < parts_issued_; });
+    if (parts_ended_ == parts_issued_) return;
+    Part& part = parts_[static_cast<size_t>(parts_ended_ % kParts)];
+    lock.unlock();
+    finish(&part);
+    lock.lock();
+    staging_ring_.release_through(part.staging_head);
+    lists_ring_.release_through(part.runs_head);
+    if (part.ends_ticket) tickets_.end_through(part.ticket);
+    ++parts_ended_;
+    lock.unlock();
+    ended_.notify_all();
+  }
+}
+
+void Saves::finish(Part* part) {
+  const Clock::time_point begin = Clock::now();
+  // Waited for even where issuing failed: earlier copies may still write what is to be released.
+  auto done = to_result(cudaEventSynchronize(part->arrived.handle()), "a save");
+  if (!part->issued.ok()) done = std::move(part->issued);
+  if (done.ok() && options_.fault) done = options_.fault(part->ticket);
+  if (done.ok() && part->staged != nullptr) scatter(*part);
+  if (!done.ok()) tickets_.fail(part->ticket, nullptr, done.error());
+  std::lock_guard lock(mutex_);
+  counters_.save_us += us_since(begin);
+  if (done.ok()) counters_.bytes_saved += part->bytes;
+}
+
+void Saves::scatter(const Part& part) {
+  const int64_t items = (part.bytes + kScatterBytes - 1) / kScatterBytes;
+  workers_.parallel_for(items, [&](int64_t item, int) {
+    int64_t at = item * kScatterBytes;
+    const int64_t end = std::min(at + kScatterBytes, part.bytes);
+    const std::span<const PlacedRun> runs(part.runs, static_cast<size_t>(part.num_runs));
+    auto next = std::ranges::upper_bound(runs, at, {}, &PlacedRun::offset) - 1;
+    for (; at < end; ++next) {
+      const int64_t skipped = at - next->offset;
+      const int64_t bytes = std::min(next->run.bytes - skipped, end - at);
+      copy_bytes(next->run.to + skipped, part.staged + at, bytes, Stores::kStreaming);
+      at += bytes;
+    }
+    finish_stores(Stores::kStreaming);  // before the worker's release at the end of the loop
+  });
+}
+
+bool Saves::frames_free(SaveTicket ticket) const {
+  CHECK(ticket <= last_issued_, "ticket {} of {}", ticket, last_issued_);
+  return tickets_.has_ended(ticket) || frames_[ticket % kTickets].is_done();
+}
+
+base::Result<void> Saves::wait(SaveTicket ticket) {
+  CHECK(ticket <= last_issued_, "ticket {} of {}", ticket, last_issued_);
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [&] { return tickets_.has_ended(ticket); });
+  return tickets_.result(ticket);
+}
+
+base::Result<void> Saves::wait_frames(SaveTicket ticket) {
+  CHECK(ticket <= last_issued_, "ticket {} of {}", ticket, last_issued_);
+  if (tickets_.has_ended(ticket)) return {};
+  return to_result(cudaEventSynchronize(frames_[ticket % kTickets].handle()), "a save");
+}
+
+TransferCounters Saves::counters() const {
+  std::lock_guard lock(mutex_);
+  TransferCounters now = counters_;
+  now.pages_saved = now.bytes_saved / options_.page_bytes;
+  now.saves_failed = tickets_.num_failed();
+  return now;
+}
+
+}  // namespace store::cuda

@@ -1,0 +1,155 @@
+#include "store/cuda/transfers.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "device/cuda/status.h"
+#include "store/cuda/calibration.h"
+#include "store/cuda/copy_runs.h"
+#include "store/cuda/gather_plan.h"
+#include "store/cuda/saves.h"
+
+namespace store::cuda {
+namespace {
+
+using core::LoadMethod;
+using core::SaveMethod;
+
+// What neither options nor a measurement decide.
+int gather_blocks_of(LoadMethod method) {
+  switch (method) {
+    case LoadMethod::kBulk:
+      return kGatherBlocks;
+    case LoadMethod::kUva:
+      return kGatherBlocksUva;
+    default:
+      return 0;
+  }
+}
+
+base::Result<Calibration> choose(const device::cuda::GpuInfo& gpu, const TransferOptions& options) {
+  Calibration chosen{options.load, gather_blocks_of(options.load), options.save};
+  if (options.load != LoadMethod::kAuto && options.save != SaveMethod::kAuto) return chosen;
+  Calibration measured;
+  if (!find_calibration(options.cache_file, gpu, options.page_bytes, &measured)) {
+    std::vector<CalibrationRow> rows;
+    ASSIGN_OR_RETURN(measured, calibrate(gpu, options.page_bytes, &rows));
+    keep_calibration(options.cache_file, gpu, options.page_bytes, measured);
+    std::string text;
+    for (const CalibrationRow& row : rows)
+      text += fmt::format("; {} {:.1f} GB/s", row.what, row.gb_per_s);
+    LOG_DEBUG("transfers of {} bytes a page{}", options.page_bytes, text);
+  }
+  if (options.load == LoadMethod::kAuto) {
+    chosen.load = measured.load;
+    chosen.gather_blocks = measured.gather_blocks;
+  }
+  if (options.save == SaveMethod::kAuto) chosen.save = measured.save;
+  return chosen;
+}
+
+// The lists of a gather on the host, for methods of the copy engine.
+class HostLists {
+ public:
+  base::Result<void> fetch(device::cuda::Stream& stream, const GatherArgs& args) {
+    const int64_t places = args.num_places, entries = places * args.list_stride;
+    if (const int64_t bytes = (2 * entries + places) * 4; lists_.size() < bytes) {
+      ASSIGN_OR_RETURN(lists_, device::cuda::PinnedBuffer::allocate(bytes, "lists of misses"));
+    }
+    auto* homes = lists_.as<int32_t>();
+    int32_t *frames = homes + entries, *counts = frames + entries;
+    stream.copy(homes, args.miss_homes, entries * 4);
+    stream.copy(frames, args.miss_frames, entries * 4);
+    stream.copy(counts, args.num_misses, places * 4);
+    RETURN_IF_ERROR(stream.synchronize());
+    runs_.clear();
+    for (int64_t place = 0; place < places; ++place) {
+      for (int64_t i = 0; i < counts[place]; ++i) {
+        const int64_t at = place * args.list_stride + i;
+        runs_.push_back({args.frames + frames[at] * args.page_bytes,
+                         args.homes + homes[at] * args.page_bytes, args.page_bytes});
+      }
+    }
+    return {};
+  }
+  std::span<const Run> runs() const { return runs_; }
+
+ private:
+  device::cuda::PinnedBuffer lists_;
+  std::vector<Run> runs_;
+};
+
+class TransfersImpl : public Transfers {
+ public:
+  TransfersImpl(const Calibration& chosen, std::unique_ptr<Saves> saves)
+      : chosen_(chosen), saves_(std::move(saves)) {}
+
+  SaveTicket save(std::span<const Run> runs, const device::cuda::Event& ready) override {
+    return saves_->save(runs, ready);
+  }
+  bool is_committed(SaveTicket ticket) const override { return saves_->is_committed(ticket); }
+  bool frames_free(SaveTicket ticket) const override { return saves_->frames_free(ticket); }
+  base::Result<void> wait(SaveTicket ticket) override { return saves_->wait(ticket); }
+  base::Result<void> wait_frames(SaveTicket ticket) override { return saves_->wait_frames(ticket); }
+  void take_failures(std::vector<SaveTicket>* failed) override { saves_->take_failures(failed); }
+
+  base::Result<void> load(device::cuda::Stream& stream, std::span<const Run> runs) override {
+    return copier_.copy_extents(stream.handle(), runs);
+  }
+
+  base::Result<void> gather(device::cuda::Stream& stream, const GatherArgs& given) override {
+    GatherArgs args = given;
+    if (args.num_blocks == 0) args.num_blocks = chosen_.gather_blocks;
+    if (args.num_places == 0 || args.list_stride == 0) return {};
+    switch (chosen_.load) {
+      case LoadMethod::kBulk:
+        gather_bulk(stream.handle(), args);
+        return {};
+      case LoadMethod::kUva:
+        gather_uva(stream.handle(), args);
+        return {};
+      case LoadMethod::kMemcpy:
+        RETURN_IF_ERROR(lists_.fetch(stream, args));
+        return copier_.copy_pages(stream.handle(), lists_.runs(), args.page_bytes);
+      case LoadMethod::kBatched:
+        RETURN_IF_ERROR(lists_.fetch(stream, args));
+        return copier_.copy_batched(stream.handle(), lists_.runs());
+      case LoadMethod::kAuto:
+        break;
+    }
+    return base::error(base::Code::kInternal, "no method of loading was chosen");
+  }
+
+  int gather_blocks() const override { return chosen_.gather_blocks; }
+  LoadMethod load_method() const override { return chosen_.load; }
+  SaveMethod save_method() const override { return chosen_.save; }
+  TransferCounters counters() const override { return saves_->counters(); }
+
+ private:
+  const Calibration chosen_;
+  RunCopier copier_;
+  HostLists lists_;
+  std::unique_ptr<Saves> saves_;
+};
+
+}  // namespace
+
+base::Result<std::unique_ptr<Transfers>> Transfers::create(const device::cuda::GpuInfo& gpu,
+                                                           const TransferOptions& options) {
+  CHECK(options.page_bytes > 0 && options.page_bytes % 16 == 0, "{} bytes a page",
+        options.page_bytes);
+  if (options.load == LoadMethod::kBulk && !gpu.is_hopper()) {
+    return base::error(base::Code::kUnsupported,
+                       "loads by bulk copies need a GPU of compute capability 9.0, {} has {}.{}: "
+                       "choose uva or auto",
+                       gpu.name, gpu.major, gpu.minor);
+  }
+  ASSIGN_OR_RETURN(const Calibration chosen, choose(gpu, options));
+  TransferOptions resolved = options;
+  resolved.load = chosen.load;
+  resolved.save = chosen.save;
+  ASSIGN_OR_RETURN(auto saves, Saves::create(gpu, resolved));
+  return std::unique_ptr<Transfers>(std::make_unique<TransfersImpl>(chosen, std::move(saves)));
+}
+
+}  // namespace store::cuda
