@@ -63,14 +63,13 @@ struct SelectRow {
   int32_t frames_begin = 0;  // of `own_rows`: where they begin (0 as the executor sets it)
 };
 
-// Per-slot state, by (slot, selecting column): owned by exec/cuda, set by begin_slots() when a
-// sequence enters.
+// Per-slot state, by (slot, selecting column): owned by exec/cuda, zeroed when a sequence enters.
 //
 // frame_of says where a page stands, as ops::ResidencyTable does: kNotResident; or
 // ops::shared_frame(row): in that row of the pool (flat frame row * C + column), in every column,
 // never evicted; or i >= 0: in row own_rows[frames_begin + i]. The host writes shared_frame() for
 // pages in shared rows, and for the pages of the sequence that have no committed home yet, a row's
-// own page (the tail) among them (set_places()); pages in own_rows are always evictable.
+// own page (the tail) among them; pages in own_rows are always evictable.
 struct SelectState {
   int32_t pages_max = 0;              // stride of the arrays by page
   int32_t frames_max = 0;             // stride of page_of and own_rows
@@ -188,31 +187,5 @@ struct ShrinkArgs {
   int32_t* evicted = nullptr;  // (1) on the device; may be null
 };
 void page_shrink(cudaStream_t stream, const ShrinkArgs& args);
-
-// What a slot's state says when a sequence enters, or stops being resident: pages
-// [own_begin, own_begin + num_own) stand in its own rows of frames in order, from frames_begin on,
-// in every column, all others nowhere (set_places() for those in shared rows).
-struct SlotBegin {
-  int32_t slot = 0;
-  int32_t own_begin = 0, num_own = 0;
-  int32_t keep_stamps = 0;  // 0: nothing was selected yet, and nothing is kept to be used again
-};
-// By value: a few a step at most.
-void begin_slot(cudaStream_t stream, const SelectState& state, const SlotBegin& begin);
-
-// frame_of[slot][every column][page] = frame, as SelectState says.
-struct PlaceDelta {
-  int32_t slot = 0, page = 0, frame = 0;
-};
-// (num) deltas and their number on the device; REQUIRES: no two of one (slot, page).
-void set_places(cudaStream_t stream, const SelectState& state, const PlaceDelta* deltas,
-                const int32_t* num_deltas, int32_t deltas_max);
-
-// table[index] = value.
-struct TableDelta {
-  int32_t index = 0, value = 0;
-};
-void apply_deltas(cudaStream_t stream, int32_t* table, const TableDelta* deltas,
-                  const int32_t* num_deltas, int32_t deltas_max);
 
 }  // namespace ops::cuda
