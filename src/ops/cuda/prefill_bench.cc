@@ -1,0 +1,210 @@
+// prefill_bench: prompt attention on the GPU against its bound, the rate of the matrix units.
+//
+//   prefill_bench [--repeats N] [--only WORD]
+//
+// Each figure is the median of N calls, timed by events. FLOPs are counted as 4 * D * Hq for each
+// (row, visible key). bench/attention_peer.py measures cuDNN on the same shapes.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/check.h"
+#include "device/cuda/runtime.h"
+#include "ops/cuda/attention.h"
+
+namespace {
+
+using ops::cuda::PageTable;
+using ops::cuda::PrefillArgs;
+using ops::cuda::PrefillSegment;
+
+struct Options {
+  int repeats = 7;
+  std::string_view only;
+};
+
+struct Case {
+  const char* name;
+  int32_t tokens;
+  int32_t head_dim = 128, page_tokens = 32;
+  int32_t num_streaming = 0;  // of 8 KV heads: sink 128, local 1024
+  int32_t chunk = 0;          // rows of a call; 0: all
+  int32_t num_q_heads = 32, num_kv_heads = 8;
+};
+
+constexpr core::HeadKind kStreaming = {.sink = 128, .local = 1024};
+
+template <typename T>
+T value_of(base::Result<T> result) {
+  CHECK(result.ok(), "{}", result.error().message);
+  return std::move(result).value();
+}
+
+template <typename T>
+device::cuda::Buffer upload(device::cuda::Stream& stream, const std::vector<T>& values) {
+  auto buffer = value_of(device::cuda::Buffer::allocate(
+      static_cast<int64_t>(values.size() * sizeof(T)), "a benchmark"));
+  stream.copy(buffer.data(), values.data(), buffer.size());
+  CHECK(stream.synchronize().ok());
+  return buffer;
+}
+
+// Random BF16, a few megabytes of them again and again.
+device::cuda::Buffer random_values(device::cuda::Stream& stream, int64_t bytes) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  std::vector<uint16_t> values(4 << 20);
+  for (uint16_t& x : values) {
+    const float value = normal(random);
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    x = static_cast<uint16_t>(bits >> 16);
+  }
+  const auto run = static_cast<int64_t>(values.size() * 2);
+  auto buffer = value_of(device::cuda::Buffer::allocate(bytes, "a benchmark"));
+  for (int64_t at = 0; at < bytes; at += run) {
+    stream.copy(buffer.data() + at, values.data(), std::min(run, bytes - at));
+  }
+  CHECK(stream.synchronize().ok());
+  return buffer;
+}
+
+double visible_keys(const Case& c, bool streaming) {
+  double keys = 0.0;
+  for (int32_t p = 0; p < c.tokens; ++p) {
+    const int32_t outside = std::max(p + 1 - kStreaming.local - kStreaming.sink, 0);
+    keys += p + 1 - (streaming ? outside : 0);
+  }
+  return keys;
+}
+
+void run_case(const Case& c, const Options& options, const device::cuda::GpuInfo& gpu) {
+  auto stream = value_of(device::cuda::Stream::create());
+  core::PageShape page{.type = core::DType::kBF16,
+                       .page_tokens = c.page_tokens,
+                       .logical_page_tokens = c.page_tokens,
+                       .head_dim = c.head_dim};
+  const int32_t num_pages = (c.tokens + c.page_tokens - 1) / c.page_tokens;
+  std::mt19937 random(11);
+  std::vector<int32_t> rows(static_cast<size_t>(num_pages));
+  std::iota(rows.begin(), rows.end(), 0);
+  std::ranges::shuffle(rows, random);
+  std::vector<int32_t> columns(static_cast<size_t>(c.num_kv_heads));
+  std::iota(columns.begin(), columns.end(), 0);
+  std::vector<core::HeadKind> kinds(static_cast<size_t>(c.num_kv_heads));
+  for (int32_t i = 0; i < c.num_streaming; ++i) {
+    kinds[static_cast<size_t>(i * c.num_kv_heads / c.num_streaming)] = kStreaming;
+  }
+
+  const int64_t row_elements = int64_t{c.num_q_heads} * c.head_dim;
+  const auto pool = random_values(stream, page.page_bytes() * num_pages * c.num_kv_heads);
+  const auto q = random_values(stream, c.tokens * row_elements * 2);
+  const auto out =
+      value_of(device::cuda::Buffer::allocate(c.tokens * row_elements * 2, "a benchmark"));
+  const auto device_rows = upload(stream, rows);
+  const auto device_columns = upload(stream, columns);
+  const auto device_kinds = upload(stream, kinds);
+  const auto tables = upload(stream, std::vector<PageTable>{{.frames = device_rows.as<int32_t>()}});
+  std::vector<PrefillSegment> segments;
+  const int32_t chunk = c.chunk == 0 ? c.tokens : c.chunk;
+  for (int32_t at = 0; at < c.tokens; at += chunk) {
+    segments.push_back(
+        {.row_begin = at, .row_end = std::min(at + chunk, c.tokens), .position_begin = at});
+  }
+  const auto device_segments = upload(stream, segments);
+
+  PrefillArgs args;
+  args.kv.pool = {.base = pool.data(),
+                  .page = page,
+                  .page_bytes = page.page_bytes(),
+                  .num_columns = c.num_kv_heads,
+                  .num_frames = int64_t{num_pages} * c.num_kv_heads};
+  args.kv.num_kv_heads = c.num_kv_heads;
+  args.kv.columns = device_columns.as<int32_t>();
+  args.kv.kinds = c.num_streaming > 0 ? device_kinds.as<core::HeadKind>() : nullptr;
+  args.q = q.as<__nv_bfloat16>();
+  args.q_stride = row_elements;
+  args.num_q_heads = c.num_q_heads;
+  args.softmax_scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+  args.tables = tables.as<PageTable>();
+  args.out = out.as<__nv_bfloat16>();
+  args.out_stride = row_elements;
+  args.num_sms = gpu.num_sms;
+  args.num_segments = 1;
+
+  const auto call = [&] {
+    for (size_t i = 0; i < segments.size(); ++i) {
+      args.segments = device_segments.as<PrefillSegment>() + i;
+      args.host_segments = segments.data() + i;
+      ops::cuda::prefill_attention_hopper(stream.handle(), args);
+    }
+  };
+  const auto begin = value_of(device::cuda::Event::create(true));
+  auto end = value_of(device::cuda::Event::create(true));
+  std::vector<double> times;
+  for (int i = 0; i <= options.repeats; ++i) {
+    stream.record(begin);
+    call();
+    stream.record(end);
+    CHECK(end.synchronize().ok());
+    if (i > 0) times.push_back(end.us_since(begin));
+  }
+  std::ranges::sort(times);
+  const double us = times[times.size() / 2];
+  const double group = c.num_q_heads / c.num_kv_heads;
+  const double flops = 4.0 * c.head_dim * group *
+                       ((c.num_kv_heads - c.num_streaming) * visible_keys(c, false) +
+                        (c.num_streaming > 0 ? c.num_streaming * visible_keys(c, true) : 0.0));
+  std::printf("%-28s T %6d D %3d P %2d %10.1f us (best %.1f) %6.1f TFLOP/s\n", c.name, c.tokens,
+              c.head_dim, c.page_tokens, us, times.front(), flops / us * 1e-6);
+  std::fflush(stdout);
+}
+
+const std::vector<Case> kCases = {
+    {.name = "dense", .tokens = 2048},
+    {.name = "dense", .tokens = 8192},
+    {.name = "dense", .tokens = 32768},
+    {.name = "dense-pages", .tokens = 32768, .page_tokens = 16},
+    {.name = "dense-pages", .tokens = 32768, .page_tokens = 64},
+    {.name = "dense-64", .tokens = 32768, .head_dim = 64},
+    {.name = "chunks-512", .tokens = 32768, .chunk = 512},
+    {.name = "chunks-2048", .tokens = 32768, .chunk = 2048},
+    {.name = "long-dense", .tokens = 131072},
+    {.name = "long-half-streaming", .tokens = 131072, .num_streaming = 4},
+    {.name = "long-all-streaming", .tokens = 131072, .num_streaming = 8},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view arg = argv[i];
+    if (arg == "--repeats" && i + 1 < argc) {
+      options.repeats = std::max(1, std::atoi(argv[++i]));
+    } else if (arg == "--only" && i + 1 < argc) {
+      options.only = argv[++i];
+    } else {
+      std::fprintf(stderr, "prefill_bench [--repeats N] [--only WORD]\n");
+      return 2;
+    }
+  }
+  const auto gpu = device::cuda::find_gpu();
+  if (!gpu.ok()) {
+    std::fprintf(stderr, "%s\n", gpu.error().message.c_str());
+    return 1;
+  }
+  for (const Case& c : kCases) {
+    if (options.only.empty() || std::string_view(c.name).find(options.only) == 0) {
+      run_case(c, options, gpu.value());
+    }
+  }
+  return 0;
+}

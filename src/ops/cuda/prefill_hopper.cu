@@ -1,0 +1,147 @@
+// The launcher of the Hopper prefill kernel: what it takes, tensor maps, the order of tiles.
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/check.h"
+#include "device/cuda/status.h"
+#include "ops/cuda/prefill_hopper.cuh"
+
+namespace ops::cuda {
+namespace {
+
+// Launches in flight at one time, at most; each has its own pair of counters.
+constexpr uint32_t kCounterPairs = 64;
+__device__ uint32_t tile_counters[kCounterPairs][2];
+
+uint32_t* next_counters() {
+  static uint32_t* const all = [] {
+    void* address = nullptr;
+    const cudaError_t status = cudaGetSymbolAddress(&address, tile_counters);
+    CHECK(status == cudaSuccess, "prefill counters: {}", cudaGetErrorString(status));
+    return static_cast<uint32_t*>(address);
+  }();
+  static std::atomic<uint32_t> next{0};
+  return all + next.fetch_add(1) % kCounterPairs * 2;
+}
+
+// The driver's function is looked up at run time: the program must start where there is no driver.
+using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,
+                                 const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
+                                 const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+EncodeTiled encode_tiled() {
+  static const EncodeTiled function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found,
+                                                                12000, cudaEnableDefault, &result);
+    CHECK(status == cudaSuccess && found != nullptr, "cuTensorMapEncodeTiled: {}",
+          cudaGetErrorString(status));
+    return reinterpret_cast<EncodeTiled>(found);
+  }();
+  return function;
+}
+
+// Boxes of 64 channels and `box_rows` rows of a matrix of BF16, in rows of 128 bytes, swizzled.
+// Rows from `rows` on read as zeros.
+CUtensorMap map_rows(const void* base, int64_t columns, int64_t rows, int64_t row_bytes,
+                     int32_t box_rows) {
+  const cuuint64_t size[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t stride[1] = {static_cast<cuuint64_t>(row_bytes)};
+  const cuuint32_t box[2] = {64, static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t step[2] = {1, 1};
+  CUtensorMap map;
+  const CUresult status =
+      encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(base), size,
+                     stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CHECK(status == CUDA_SUCCESS, "a tensor map of {} x {} elements failed with {}", rows, columns,
+        static_cast<int>(status));
+  return map;
+}
+
+// Coordinates of rows are int32.
+constexpr int64_t kRowsMax = (int64_t{1} << 31) - 1;
+
+template <int kHeadDim>
+void launch(cudaStream_t stream, const HopperArguments& args, int num_blocks) {
+  constexpr int kSharedBytes = sizeof(HopperShared<kHeadDim>);
+  static const cudaError_t allowed = cudaFuncSetAttribute(
+      prefill_hopper_kernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  CHECK(allowed == cudaSuccess, "prefill_hopper: {}", cudaGetErrorString(allowed));
+  prefill_hopper_kernel<kHeadDim><<<num_blocks, kPrefillThreads, kSharedBytes, stream>>>(args);
+  device::cuda::check_launch("prefill_hopper");
+}
+
+void launch_segments(cudaStream_t stream, const PrefillArgs& args, HopperArguments& hopper,
+                     int32_t begin, int32_t end) {
+  hopper.order =
+      order_tiles(args.host_segments + begin, end - begin, args.num_q_heads / args.kv.num_kv_heads,
+                  4 * args.kv.pool.page.head_dim);
+  hopper.num_tiles = hopper.order.tiles_of_head() * args.num_q_heads;
+  if (hopper.num_tiles == 0) return;
+  hopper.counters = next_counters();
+  const int num_blocks = std::min(args.num_sms, hopper.num_tiles);
+  if (args.kv.pool.page.head_dim == 128) {
+    launch<128>(stream, hopper, num_blocks);
+  } else {
+    launch<64>(stream, hopper, num_blocks);
+  }
+}
+
+bool is_aligned(const void* pointer, int64_t stride_elements) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride_elements % 8 == 0;
+}
+
+}  // namespace
+
+bool hopper_can(const PrefillArgs& args, int compute_major) {
+  const core::PageShape& page = args.kv.pool.page;
+  if (compute_major != 9 || page.type != core::DType::kBF16) return false;
+  if (page.head_dim != 64 && page.head_dim != 128) return false;
+  if (page.page_tokens != 16 && page.page_tokens != 32 && page.page_tokens != 64) return false;
+  if (args.kv.num_kv_heads > kPrefillHeadsMax) return false;
+  if (args.kv.pool.num_frames * 2 * page.page_tokens > kRowsMax) return false;
+  return is_aligned(args.q, args.q_stride) && is_aligned(args.out, args.out_stride) &&
+         is_aligned(args.kv.pool.base, 0) && is_aligned(args.kv.rings.base, 0);
+}
+
+void prefill_attention_hopper(cudaStream_t stream, const PrefillArgs& args) {
+  const core::PageShape& page = args.kv.pool.page;
+  CHECK(hopper_can(args, 9), "D {}, P {}, {} KV heads", page.head_dim, page.page_tokens,
+        args.kv.num_kv_heads);
+  CHECK(args.num_q_heads % args.kv.num_kv_heads == 0 && args.num_sms > 0, "{} of {} heads, {} SMs",
+        args.num_q_heads, args.kv.num_kv_heads, args.num_sms);
+  int32_t num_rows = 0;
+  for (int32_t i = 0; i < args.num_segments; ++i) {
+    num_rows = std::max(num_rows, args.host_segments[i].row_end);
+  }
+  if (num_rows == 0) return;
+
+  HopperArguments hopper;
+  const int64_t head_row_bytes = 2 * page.head_dim;
+  hopper.q = map_rows(args.q, int64_t{args.num_q_heads} * page.head_dim, num_rows,
+                      args.q_stride * 2, PrefillTileOrder::kTileRows);
+  hopper.pool =
+      map_rows(args.kv.pool.base, page.head_dim, args.kv.pool.num_frames * 2 * page.page_tokens,
+               head_row_bytes, page.page_tokens);
+  // How many slots the rings have is their owner's to know.
+  hopper.rings =
+      args.kv.rings.base == nullptr
+          ? hopper.pool
+          : map_rows(args.kv.rings.base, page.head_dim, kRowsMax, head_row_bytes, page.page_tokens);
+  hopper.kv = args.kv;
+  hopper.tables = args.tables;
+  hopper.out = args.out;
+  hopper.out_stride = args.out_stride;
+  hopper.scale_log2 = args.softmax_scale * 1.44269504088896340736f;
+  constexpr int32_t kSegmentsMax = PrefillTileOrder::kSegmentsMax;
+  for (int32_t begin = 0; begin < args.num_segments; begin += kSegmentsMax) {
+    launch_segments(stream, args, hopper, begin, std::min(begin + kSegmentsMax, args.num_segments));
+  }
+}
+
+}  // namespace ops::cuda
