@@ -183,7 +183,7 @@ base::Result<void> CudaAttention::select(Stream& stream, const model::cuda::Atte
   if (tier_ != nullptr) tier_->complete(args.layer, &select);
   ops::cuda::page_score(stream.handle(), select.score);
   ops::cuda::select_and_resolve(stream.handle(), select);
-  if (tier_ != nullptr) return tier_->gather(stream, select);
+  if (tier_ != nullptr) return tier_->gather(stream, select, g.row_end - g.row_begin);
   return {};
 }
 

@@ -198,10 +198,15 @@ void StepInputs::add_groups(int32_t pad_rows) {
 
 int32_t StepInputs::group_end(int32_t row_begin) const {
   int32_t end = std::min(pass_.num_decode_rows, row_begin + options_.decode_rows_max());
+  int32_t scratch = 0;  // pages of a head
   for (const Selecting& s : selecting_) {
     const int32_t first = std::max(row_begin, s.row_begin);
-    // Its second row begins another group.
-    if (!s.resident && first + 1 < s.row_end) end = std::min(end, first + 1);
+    if (s.resident || first >= s.row_end || first >= end) continue;
+    // Rows that may need more scratch than there is begin another group.
+    scratch += tier_->scratch_pages(pass_.planned[static_cast<size_t>(s.segment)]);
+    if (first > row_begin && scratch > tier_->scratch_pages_max()) end = std::min(end, first);
+    // And so does its second row.
+    if (first + 1 < s.row_end) end = std::min(end, first + 1);
   }
   return end;
 }
