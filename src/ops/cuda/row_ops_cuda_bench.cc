@@ -5,7 +5,7 @@
 //
 // Each measurement is a graph of 32 launches over rotating buffers (more than the L2 holds, where
 // rows are many), the median of 15 replays: what a step pays for a launch. The bound is the bytes
-// read and written at the speed of a large copy on the device, measured first. One row has no such
+// read and written at the speed of a large copy by cudaMemcpy, measured first. One row has no such
 // bound: it shows what a launch costs.
 #include <algorithm>
 #include <cmath>
@@ -18,6 +18,7 @@
 #include "device/cuda/runtime.h"
 #include "ops/cuda/page_ops.h"
 #include "ops/cuda/row_ops.h"
+#include "ops/cuda/sample.h"
 
 namespace {
 
@@ -38,7 +39,7 @@ class Bench {
     std::byte* from = allocate<std::byte>(bytes);
     std::byte* to = allocate<std::byte>(bytes);
     copy_gb_s_ = 2e-3 * static_cast<double>(bytes) /
-                 median_us(1, [&](int) { stream_.copy(to, from, bytes); });
+                 median_us(4, [&](int) { stream_.copy(to, from, bytes); });
     std::printf("%s, %d SMs; copy on the device %.0f GB/s\n", gpu_.name.c_str(), gpu_.num_sms,
                 copy_gb_s_);
     buffers_.clear();
@@ -228,6 +229,101 @@ void measure_rope(Bench& bench, int64_t rows) {
   bench.release();
 }
 
+// Pages that seal in a step: one of every head for each of `pages` sequences, or of a prompt.
+void measure_seals(Bench& bench, int32_t pages) {
+  constexpr int kSets = 4;
+  for (auto type : {core::DType::kBF16, core::DType::kI8}) {
+    ops::cuda::KvLayer kv;
+    kv.pool.page = {type, kPageTokens, kPageTokens, kHeadDim};
+    kv.pool.page_bytes = kv.pool.page.page_bytes();
+    kv.pool.num_columns = kKvHeads;
+    kv.pool.num_frames = int64_t{pages} * kSets * kKvHeads;
+    kv.pool.base = bench.allocate<std::byte>(kv.pool.num_frames * kv.pool.page_bytes);
+    kv.num_kv_heads = kKvHeads;
+    kv.open = {.page_bytes = 4 * kPageTokens * kHeadDim, .num_columns = kKvHeads};
+    kv.open.base =
+        bench.allocate<std::byte>(int64_t{pages} * kSets * kKvHeads * kv.open.page_bytes);
+    std::vector<int32_t> heads, rows;
+    for (int32_t head = 0; head < kKvHeads; ++head) heads.push_back(head);
+    for (int32_t i = 0; i < pages * kSets; ++i) rows.push_back(i);
+    const int32_t* columns = bench.upload(heads);
+    kv.columns = columns;
+    const int32_t* frames = bench.upload(rows);
+    std::vector<ops::cuda::PageTable> tables;
+    for (int32_t i = 0; i < kSets; ++i)
+      tables.push_back({.frames = frames + i * pages, .open_rows = frames + i * pages});
+    const ops::cuda::PageTable* tables_there = bench.upload(tables);
+    std::vector<ops::cuda::SealArgs::Page> items;
+    for (int32_t i = 0; i < kSets * pages; ++i) items.push_back({i / pages, i % pages, i});
+    const ops::cuda::SealArgs::Page* items_there = bench.upload(items);
+    ops::cuda::SealArgs args{.kv = kv, .tables = tables_there, .pages_max = pages};
+    args.stats = {nullptr, kv.pool.page.stats_bytes(), int64_t{pages} * kSets};
+    args.stats.base =
+        bench.allocate<std::byte>(args.stats.stats_bytes * args.stats.num_blocks * kKvHeads);
+    args.selecting_columns = columns;
+    args.num_pages = bench.upload(std::vector<int32_t>{pages});
+    const double elements = static_cast<double>(pages) * kKvHeads * kPageTokens * kHeadDim;
+    const bool quantised = kv.pool.page.is_quantised();
+    if (quantised) {
+      bench.row("kv_seal, int8", pages, 6 * elements, [&](int i) {
+        args.pages = items_there + i % kSets * pages;
+        ops::cuda::kv_seal(bench.stream(), args);
+      });
+    }
+    bench.row(quantised ? "stats of int8" : "stats of BF16", pages,
+              (quantised ? 1.0 : 2.0) * elements + elements / 8, [&](int i) {
+                args.pages = items_there + i % kSets * pages;
+                ops::cuda::page_stats(bench.stream(), args);
+              });
+    bench.release();
+  }
+}
+
+void measure_sampling(Bench& bench, int32_t rows) {
+  constexpr int64_t kVocab = 128256;
+  const int sets = sets_of(rows * kVocab * 4);
+  std::vector<float> noise(kVocab);
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(0.0f, 3.0f);
+  for (float& x : noise) x = normal(random);
+  std::vector<const float*> logits;
+  for (int i = 0; i < sets; ++i) {
+    std::vector<float> all;
+    for (int32_t row = 0; row < rows; ++row) all.insert(all.end(), noise.begin(), noise.end());
+    logits.push_back(bench.upload(all));
+  }
+  std::vector<ops::cuda::LogitEdit> edits;
+  for (int32_t i = 0; i < 1000; ++i) edits.push_back({.token = 7 * i, .seen = 1, .count = 1});
+  const ops::cuda::LogitEdit* edits_there = bench.upload(edits);
+  auto* results = bench.allocate<ops::cuda::SampleResult>(rows);
+  auto* workspace =
+      bench.allocate<std::byte>(ops::cuda::sample_portable_workspace_bytes(rows, kVocab));
+  const auto measure = [&](const char* name, ops::cuda::SampleRow row, auto* op) {
+    std::vector<ops::cuda::SampleRow> all(static_cast<size_t>(rows), row);
+    for (int32_t i = 0; i < rows; ++i) all[static_cast<size_t>(i)].logits_row = i;
+    const ops::cuda::SampleRow* there = bench.upload(all);
+    bench.row(name, rows, 4.0 * static_cast<double>(rows * kVocab), [&](int i) {
+      op(bench.stream(), {.logits = logits[static_cast<size_t>(i % sets)],
+                          .vocab_size = kVocab,
+                          .rows = there,
+                          .num_rows = rows,
+                          .edits = edits_there,
+                          .results = results,
+                          .workspace = workspace});
+    });
+  };
+  measure("greedy", {}, ops::cuda::sample);
+  measure("greedy, 1 block", {}, ops::cuda::sample_portable);
+  measure("1000 penalties", {.presence_penalty = 0.5f, .edits_end = 1000}, ops::cuda::sample);
+  measure("20 logprobs", {.num_logprobs = 20}, ops::cuda::sample);
+  measure("draw", {.temperature = 1.0f, .seed = 5}, ops::cuda::sample);
+  measure("top_k 50", {.temperature = 1.0f, .top_k = 50, .seed = 5}, ops::cuda::sample);
+  measure("top_p 0.9", {.temperature = 1.0f, .top_p = 0.9f, .seed = 5}, ops::cuda::sample);
+  measure("k 50, p 0.9", {.temperature = 1.0f, .top_p = 0.9f, .top_k = 50, .seed = 5},
+          ops::cuda::sample);
+  bench.release();
+}
+
 }  // namespace
 
 int main() {
@@ -239,5 +335,7 @@ int main() {
     measure_rope(bench, rows);
     measure_gate(bench, rows);
   }
+  for (int32_t pages : {1, 8, 512}) measure_seals(bench, pages);
+  for (int32_t rows : {1, 8, 64}) measure_sampling(bench, rows);
   return 0;
 }

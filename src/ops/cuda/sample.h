@@ -1,6 +1,7 @@
 // Choosing tokens on the GPU: the rules, their order and the draws of ops/sample.h, for all sampled
-// rows of a step in a few launches. The same token as ops::sample from the same logits, except
-// where two candidates are within rounding (1e-6 relative) of a cut.
+// rows of a step in one launch. The same token as ops::sample from the same logits, except where
+// two candidates are within rounding (1e-6 relative) of a cut; the same bits in every run and
+// batch. Cost: docs/ops/row_ops.md.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace ops::cuda {
 
 // What a row asks for; on the device, written by the host each step.
 struct SampleRow {
-  int32_t logits_row = 0;  // of logits
+  int32_t logits_row = 0;  // of logits; negative: a padding row, nothing is done
   float temperature = 0.0f;
   float top_p = 1.0f, min_p = 0.0f;
   int32_t top_k = 0;  // 0: all
@@ -22,7 +23,10 @@ struct SampleRow {
   // Biases, penalties' counts and masked stop tokens.
   int32_t edits_begin = 0, edits_end = 0;
   int32_t num_logprobs = -1;  // -1: none; else of the token and so many top ones
+  // A token that stands already (a prompt's, whose log-probabilities are asked for); -1: choose.
+  int32_t forced = -1;
 };
+// At most one of a (row, token). In this order, as ops/sample.h has it.
 struct LogitEdit {
   int32_t token = 0;
   float bias = 0.0f;   // added first
@@ -50,7 +54,12 @@ struct SampleArgs {
   SampleResult* results = nullptr;  // (num_rows)
   std::byte* workspace = nullptr;   // sample_workspace_bytes()
 };
+// REQUIRES: V at most 2^19; logits finite or infinite (NaN counts as -infinity).
 void sample(cudaStream_t stream, const SampleArgs& args);
-int64_t sample_workspace_bytes(int32_t rows_max, int64_t vocab_size);
+int64_t sample_workspace_bytes(int32_t rows_max, int64_t vocab_size);  // for the current GPU
+
+// The version for GPUs without clusters by itself, for tests: the same results.
+void sample_portable(cudaStream_t stream, const SampleArgs& args);
+int64_t sample_portable_workspace_bytes(int32_t rows_max, int64_t vocab_size);
 
 }  // namespace ops::cuda
