@@ -1,9 +1,9 @@
 // Per-head norms of q and k, RoPE on both, and the write of K and V into pages: one pass over the
 // rows of the QKV product.
 //
-// A block takes one row. A lane holds channels i .. i + 7 of a head and their partners D / 2 on,
-// so a rotation needs no exchange; the lanes of a head are an aligned group of a power of two. The
-// angles are computed once in the block, for all heads.
+// A block takes a row at a time. A lane holds channels i .. i + 7 of a head and their partners D /
+// 2 on, so a rotation needs no exchange; the lanes of a head are an aligned group of a power of
+// two. The angles are computed once in the block, for all heads.
 #include "base/check.h"
 #include "ops/cuda/kv_frames.cuh"
 #include "ops/cuda/launch.cuh"
@@ -47,8 +47,9 @@ enum class Stored { kBf16, kF16, kF32 };
 struct RopeParams {
   QkvArgs args;
   Stored stored = Stored::kBf16;
-  bool opens = false;  // rows go into open pages
-  int32_t lanes = 0;   // of a head: D / 16, rounded up to a power of two
+  bool opens = false;     // rows go into open pages
+  int32_t lanes = 0;      // of a head: D / 16, rounded up to a power of two
+  int64_t row_bytes = 0;  // of K, as stored
 };
 
 __device__ __forceinline__ void store_stored(Stored stored, std::byte* row, int32_t i,
@@ -70,87 +71,122 @@ __device__ __forceinline__ void scale_by(const float* weight, float scale, float
   for (int j = 0; j < 8; ++j) x[j] *= scale * w[j];
 }
 
-struct RowPlace {
-  int32_t table = 0, position = 0;
+// What a thread has of a row: channels i .. i + 7 and those D / 2 on, as they came.
+struct Held {
+  uint4 low = {}, high = {};
+  int32_t table = -1, position = 0;
 };
 
-// Row `token` of K of the head's page; V's is a K behind it.
-__device__ __forceinline__ std::byte* written_row(const RopeParams& p, const RowPlace& place,
-                                                  int32_t kv_head, int64_t row_bytes) {
+// One thread's part in every row: a run of channels of one head, and heads `heads_at_once` on.
+struct Lane {
+  int32_t half = 0, heads = 0, heads_at_once = 0;
+  int32_t head = 0, i = 0;  // of the first pass
+
+  __device__ explicit Lane(const RopeParams& p)
+      : half(p.args.head_dim / 2),
+        heads(p.args.num_q_heads + 2 * p.args.kv.num_kv_heads),
+        heads_at_once(static_cast<int32_t>(blockDim.x) / p.lanes),
+        head(static_cast<int32_t>(threadIdx.x) / p.lanes),
+        i(static_cast<int32_t>(threadIdx.x) % p.lanes * 8) {}
+  __device__ bool has(int32_t begin) const { return begin + head < heads && i < half; }
+  __device__ __nv_bfloat16* at(const RopeParams& p, int64_t row, int32_t begin) const {
+    return p.args.qkv + (row * heads + begin + head) * p.args.head_dim + i;
+  }
+  __device__ Held fetch(const RopeParams& p, int64_t row, int32_t begin) const {
+    Held held{.table = p.args.rows.row_tables[row], .position = p.args.rows.positions[row]};
+    if (!has(begin)) return held;
+    const __nv_bfloat16* from = at(p, row, begin);
+    held.low = *reinterpret_cast<const uint4*>(from);
+    held.high = *reinterpret_cast<const uint4*>(from + half);
+    return held;
+  }
+};
+
+// The row's token in K of the head's page; V's is a K behind it.
+__device__ __forceinline__ std::byte* written_row(const RopeParams& p, const Held& held,
+                                                  int32_t kv_head) {
   const KvLayer& kv = p.args.kv;
   const int32_t tokens = kv.pool.page.page_tokens;
-  const PageTable& table = p.args.rows.tables[place.table];
-  const int32_t page = place.position / tokens;
+  const PageTable& table = p.args.rows.tables[held.table];
+  const int32_t page = held.position / tokens;
   const std::byte* frame = p.opens ? open_page_address(kv, table, kv_head, page)
                                    : page_address(kv, table, kv_head, page);
-  return const_cast<std::byte*>(frame) + (place.position - page * tokens) * row_bytes;
+  return const_cast<std::byte*>(frame) + (held.position - page * tokens) * p.row_bytes;
 }
 
-__global__ void __launch_bounds__(kThreadsMax) rope_and_write_kernel(RopeParams p) {
-  __shared__ float2 rotations[kHalfMax];
+// Norms, rotates and puts away what a thread holds. `rotations` are of the row; all lanes of a warp
+// call it.
+__device__ __forceinline__ void finish(const RopeParams& p, const Lane& lane, const Held& held,
+                                       int64_t row, int32_t begin, const float2* rotations) {
   const QkvArgs& args = p.args;
+  const int32_t head = begin + lane.head, kv_heads = args.kv.num_kv_heads;
+  const bool is_q = head < args.num_q_heads, is_v = head >= args.num_q_heads + kv_heads;
+  const bool mine = lane.has(begin);
+  float a[8], b[8];
+  unpack8(held.low, a);
+  unpack8(held.high, b);
+  if (args.q_norm != nullptr || args.k_norm != nullptr) {
+    float squares = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) squares += a[j] * a[j];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) squares += b[j] * b[j];
+    const float mean = lanes_sum(squares, p.lanes) / static_cast<float>(args.head_dim);
+    const float* const norm = is_q ? args.q_norm : args.k_norm;
+    if (mine && !is_v && norm != nullptr) {
+      scale_by(norm + lane.i, rsqrtf(mean + args.eps), a);
+      scale_by(norm + lane.half + lane.i, rsqrtf(mean + args.eps), b);
+    }
+  }
+  if (!mine) return;
+  if (!is_v) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 turn = rotations[j * (lane.half / 8) + lane.i / 8];
+      const float first = a[j], second = b[j];
+      a[j] = first * turn.x - second * turn.y;
+      b[j] = second * turn.x + first * turn.y;
+    }
+  }
+  if (is_q) {
+    __nv_bfloat16* to = lane.at(p, row, begin);
+    store8(to, a);
+    store8(to + lane.half, b);
+    return;
+  }
+  std::byte* to = written_row(p, held, (head - args.num_q_heads) % kv_heads);
+  if (is_v) to += args.kv.pool.page.page_tokens * p.row_bytes;
+  store_stored(p.stored, to, lane.i, a);
+  store_stored(p.stored, to, lane.i + lane.half, b);
+}
+
+// Blocks walk rows that are a grid apart; what comes next is on its way while a row is rotated.
+__global__ void __launch_bounds__(kThreadsMax, 2) rope_and_write_kernel(RopeParams p) {
+  // Of a row, by turns; channel c at (c % 8, c / 8), so that lanes read side by side.
+  __shared__ float2 rotations[2][kHalfMax];
   wait_for_stream();
   let_next_start();
-  const int64_t row = blockIdx.x;
-  const RowPlace place = {args.rows.row_tables[row], args.rows.positions[row]};
-  if (place.table < 0) return;
-  const int32_t half = args.head_dim / 2, kv_heads = args.kv.num_kv_heads;
-  const int32_t heads = args.num_q_heads + 2 * kv_heads;
-  __nv_bfloat16* const qkv = args.qkv + row * heads * args.head_dim;
-  const int32_t element_bytes = p.stored == Stored::kF32 ? 4 : 2;
-  const int64_t row_bytes = int64_t{args.head_dim} * element_bytes;
-  const int32_t heads_at_once = static_cast<int32_t>(blockDim.x) / p.lanes;
-  const int32_t i = static_cast<int32_t>(threadIdx.x) % p.lanes * 8;
-  for (int32_t begin = 0; begin < heads; begin += heads_at_once) {
-    const int32_t head = begin + static_cast<int32_t>(threadIdx.x) / p.lanes;
-    const bool mine = head < heads && i < half;
-    __nv_bfloat16* const at = qkv + int64_t{head} * args.head_dim + i;
-    float a[8] = {}, b[8] = {};  // channels i and i + D / 2
-    if (mine) {
-      load8(at, a);
-      load8(at + half, b);
-    }
-    const bool is_q = head < args.num_q_heads, is_v = head >= args.num_q_heads + kv_heads;
-    std::byte* to = nullptr;  // looked up while the elements are on their way
-    if (mine && !is_q) to = written_row(p, place, (head - args.num_q_heads) % kv_heads, row_bytes);
+  const Lane lane(p);
+  int64_t row = blockIdx.x;
+  int32_t begin = 0, turn = 0;
+  Held held = lane.fetch(p, row, begin);
+  while (row < p.args.rows.num_rows) {
+    int64_t next_row = row;
+    int32_t next_begin = begin + lane.heads_at_once;
+    if (next_begin >= lane.heads) next_begin = 0, next_row += gridDim.x;
+    Held next;
+    if (next_row < p.args.rows.num_rows) next = lane.fetch(p, next_row, next_begin);
     if (begin == 0) {
-      for (int32_t c = threadIdx.x; c < half; c += blockDim.x) {
-        const float2 turn = rotation(args.inverse_frequencies[c], place.position);
-        rotations[c] = {turn.x * args.magnitude, turn.y * args.magnitude};
+      turn ^= 1;
+      for (int32_t c = static_cast<int32_t>(threadIdx.x); c < lane.half; c += blockDim.x) {
+        const float2 angle = rotation(p.args.inverse_frequencies[c], held.position);
+        rotations[turn][c % 8 * (lane.half / 8) + c / 8] = {angle.x * p.args.magnitude,
+                                                            angle.y * p.args.magnitude};
       }
       __syncthreads();
     }
-    const float* const norm = is_q ? args.q_norm : args.k_norm;
-    if (args.q_norm != nullptr || args.k_norm != nullptr) {  // all lanes take part
-      float squares = 0.0f;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) squares += a[j] * a[j];
-#pragma unroll
-      for (int j = 0; j < 8; ++j) squares += b[j] * b[j];
-      const float mean = lanes_sum(squares, p.lanes) / static_cast<float>(args.head_dim);
-      if (mine && !is_v && norm != nullptr) {
-        scale_by(norm + i, rsqrtf(mean + args.eps), a);
-        scale_by(norm + half + i, rsqrtf(mean + args.eps), b);
-      }
-    }
-    if (!mine) continue;
-    if (!is_v) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float2 turn = rotations[i + j];
-        const float first = a[j], second = b[j];
-        a[j] = first * turn.x - second * turn.y;
-        b[j] = second * turn.x + first * turn.y;
-      }
-    }
-    if (is_q) {
-      store8(at, a);
-      store8(at + half, b);
-      continue;
-    }
-    if (is_v) to += args.kv.pool.page.page_tokens * row_bytes;
-    store_stored(p.stored, to, i, a);
-    store_stored(p.stored, to, i + half, b);
+    if (held.table >= 0) finish(p, lane, held, row, begin, rotations[turn]);
+    held = next, row = next_row, begin = next_begin;
   }
 }
 
@@ -166,10 +202,14 @@ void rope_and_write(cudaStream_t stream, const QkvArgs& args) {
   params.lanes = 1;
   while (params.lanes * 16 < args.head_dim) params.lanes *= 2;
   const int heads = args.num_q_heads + 2 * args.kv.num_kv_heads;
-  const int threads = (heads * params.lanes + 31) / 32 * 32;
+  params.row_bytes = args.head_dim * (params.stored == Stored::kF32 ? 4 : 2);
+  const int wanted = (heads * params.lanes + 31) / 32 * 32;
+  const int threads = wanted < kThreadsMax ? wanted : kThreadsMax;
+  const int resident = launch_limits().num_sms * (1536 / threads);
   launch({.name = "rope_and_write",
-          .grid = dim3(static_cast<unsigned>(args.rows.num_rows)),
-          .threads = threads < kThreadsMax ? threads : kThreadsMax,
+          .grid = dim3(
+              static_cast<unsigned>(args.rows.num_rows < resident ? args.rows.num_rows : resident)),
+          .threads = threads,
           .stream = stream},
          rope_and_write_kernel, params);
 }

@@ -115,27 +115,49 @@ __global__ void __launch_bounds__(kGroups == 4 ? 1024 : 512, kGroups == 1 ? 3 : 
 }
 
 template <int kGroups>
-__global__ void __launch_bounds__(kGroups == 4 ? 1024 : 512)
+__global__ void __launch_bounds__(kGroups == 4 ? 1024 : 512, kGroups == 1 ? 2 : 1)
     add_rms_norm_kernel(PostNormArgs args) {
+  // Wide rows leave no registers for the residual and a row ahead.
+  constexpr bool kAhead = kGroups == 1;
   __shared__ float sums[2][32];
   wait_for_stream();
   let_next_start();
-  int turn = 0;
-  for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x, turn ^= 1) {
-    float x[kGroups][8];
-    load_row<kGroups>(args.y + row * args.width, args.width, x);
+  float x[kGroups][8], sum[kGroups][8], weight[kGroups][8], next[kGroups][8], next_sum[kGroups][8];
+  int64_t row = blockIdx.x;
+  load_row<kGroups>(args.y + row * args.width, args.width, x);
+  if (kAhead) {
+    load_row<kGroups>(args.hidden + row * args.width, args.width, sum);
+    load_row<kGroups>(args.weight, args.width, weight);
+  }
+  for (int turn = 0; row < args.rows; row += gridDim.x, turn ^= 1) {
+    const int64_t next_row = row + gridDim.x;
+    if (kAhead && next_row < args.rows) {
+      load_row<kGroups>(args.y + next_row * args.width, args.width, next);
+      load_row<kGroups>(args.hidden + next_row * args.width, args.width, next_sum);
+    }
     const float scale = inverse_rms<kGroups>(x, args.width, args.eps, sums[turn]);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const int64_t i = 8 * (threadIdx.x + int64_t{g} * blockDim.x);
       if (i >= args.width) continue;
       float* hidden = args.hidden + row * args.width + i;
-      float sum[8], weight[8];
-      load8(hidden, sum);
-      load8(args.weight + i, weight);
+      if (!kAhead) {
+        load8(hidden, sum[g]);
+        load8(args.weight + i, weight[g]);
+      }
 #pragma unroll
-      for (int j = 0; j < 8; ++j) sum[j] += x[g][j] * (scale * weight[j]);
-      store8(hidden, sum);
+      for (int j = 0; j < 8; ++j) sum[g][j] += x[g][j] * (scale * weight[g][j]);
+      store8(hidden, sum[g]);
+    }
+    if (next_row >= args.rows) continue;
+    if (!kAhead) {
+      load_row<kGroups>(args.y + next_row * args.width, args.width, x);
+    } else {
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) x[g][j] = next[g][j], sum[g][j] = next_sum[g][j];
+      }
     }
   }
 }
@@ -208,12 +230,12 @@ void embed(cudaStream_t stream, const EmbedArgs& args) {
 }
 
 void rms_norm(cudaStream_t stream, const NormArgs& args) {
-  launch_rows({.name = "rms_norm", .stream = stream}, args, rms_norm_kernel<1>, rms_norm_kernel<2>,
-              rms_norm_kernel<4>);
+  launch_rows({.name = "rms_norm", .grid = {}, .stream = stream}, args, rms_norm_kernel<1>,
+              rms_norm_kernel<2>, rms_norm_kernel<4>);
 }
 
 void add_rms_norm(cudaStream_t stream, const PostNormArgs& args) {
-  launch_rows({.name = "add_rms_norm", .stream = stream}, args, add_rms_norm_kernel<1>,
+  launch_rows({.name = "add_rms_norm", .grid = {}, .stream = stream}, args, add_rms_norm_kernel<1>,
               add_rms_norm_kernel<2>, add_rms_norm_kernel<4>);
 }
 
