@@ -152,8 +152,8 @@ model::ModelLimits model_limits(const engine::EngineOptions& e, int32_t context_
           .page_tokens = e.page_tokens};
 }
 
-base::Result<engine::ResolvedSizes> resolve_sizes(const engine::EngineOptions& e,
-                                                  const House& house, const ops::OpTable& ops) {
+engine::MemorySizes cpu_memory(const engine::EngineOptions& e, const House& house,
+                               const ops::OpTable& ops) {
   const core::ModelConfig& c = house.files->config;
   const int32_t context = std::min(e.max_model_len.value_or(c.context_max), c.context_max);
   const int threads = house.pool->num_threads();
@@ -163,7 +163,17 @@ base::Result<engine::ResolvedSizes> resolve_sizes(const engine::EngineOptions& e
   memory.workspace_bytes = model::model_workspace_bytes(c, model_limits(e, context), ops, threads);
   memory.num_threads = threads;
   memory.staging_bytes = exec::CpuExecutor::staging_bytes(c, e.max_num_batched_tokens, threads);
-  return engine::resolve(e, c, memory);
+  return memory;
+}
+
+// For the most sequences and tokens that resolve() may choose.
+engine::MemorySizes gpu_memory(const engine::EngineOptions& e, const House& house) {
+  const core::ModelConfig& c = house.files->config;
+  engine::ResolvedSizes most;
+  most.on_gpu = true;
+  most.max_num_seqs = e.max_num_seqs;
+  most.context_max = std::min(e.max_model_len.value_or(c.context_max), c.context_max);
+  return house.gpu->memory(c, engine::kv_options(e, c, most, 1), e.deterministic);
 }
 
 // REQUIRES: there is a host tier.
@@ -180,7 +190,7 @@ exec::HostTierOptions host_tier(const engine::EngineOptions& e,
 // its kernels.
 std::string lasting_fingerprint(const House& house) {
   return fmt::format("{}|{}|{}|{}", fingerprint(house), model_digest(*house.files),
-                     SPILLWAY_VERSION, device::isa_name(house.isa));
+                     SPILLWAY_VERSION, back_end_name(house));
 }
 
 exec::DiskTierOptions disk_tier(const engine::EngineOptions& e, const std::string& fingerprint) {
@@ -189,51 +199,117 @@ exec::DiskTierOptions disk_tier(const engine::EngineOptions& e, const std::strin
           .fingerprint = fingerprint};
 }
 
-base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
-                               exec::SelectionTap* tap, House* house) {
+bool has_disk(const engine::EngineOptions& e) {
+  return e.tiers.host_memory_bytes && !e.tiers.disk_path.empty();
+}
+
+std::vector<core::TokenId> all_eos(const engine::EngineOptions& e, const core::ModelConfig& c) {
+  std::vector<core::TokenId> eos = c.eos;
+  eos.insert(eos.end(), e.eog_tokens.begin(), e.eog_tokens.end());
+  return eos;
+}
+
+model::LoadProgress load_progress(const char* what) {
+  return [what](int64_t done, int64_t total) {
+    print_progress(fmt::format("{}: {:.0f} %", what,
+                               100.0 * static_cast<double>(done) / static_cast<double>(total)));
+  };
+}
+
+base::Result<void> make_cpu_executor(const engine::EngineOptions& e, const std::string& made_with,
+                                     exec::SelectionTap* tap, House* house) {
   const core::ModelConfig& c = house->files->config;
   const ops::OpTable& ops = ops::op_table(house->isa);
-  ASSIGN_OR_RETURN(engine::EngineOptions e, engine_options(options, *house));
-  ASSIGN_OR_RETURN(engine::ResolvedSizes sizes, resolve_sizes(e, *house, ops));
-  house->sizes = sizes;
-  house->budget_tokens = e.sparse.budget_tokens;
-  if (print_sizes) fmt::print(stderr, "{}", engine::format_table(sizes));
-  const bool has_disk = e.tiers.host_memory_bytes && !e.tiers.disk_path.empty();
-  const std::string made_with = has_disk ? lasting_fingerprint(*house) : fingerprint(*house);
   const int64_t begin_us = now_us();
-  ASSIGN_OR_RETURN(
-      house->model,
-      model::create_model(*house->stream, ops, *house->files, model_limits(e, sizes.context_max),
-                          [](int64_t done, int64_t total) {
-                            print_progress(fmt::format(
-                                "packing weights: {:.0f} %",
-                                100.0 * static_cast<double>(done) / static_cast<double>(total)));
-                          }));
+  ASSIGN_OR_RETURN(house->model, model::create_model(*house->stream, ops, *house->files,
+                                                     model_limits(e, house->sizes.context_max),
+                                                     load_progress("packing weights")));
   end_progress();
   LOG_INFO("{}: {} packed for {} in {:.2f} s, {} threads", house->model_type,
            base::format_bytes(house->model->weight_bytes()), device::isa_name(house->isa),
            static_cast<double>(now_us() - begin_us) * 1e-6, house->pool->num_threads());
   exec::CpuExecutorOptions executor{
-      .kv = engine::kv_options(e, c, sizes, house->pool->num_threads()),
-      .num_blocks = sizes.num_blocks,
-      .eos = c.eos,
+      .kv = engine::kv_options(e, c, house->sizes, house->pool->num_threads()),
+      .num_blocks = house->sizes.num_blocks,
+      .eos = all_eos(e, c),
       .tap = tap};
   if (e.tiers.host_memory_bytes) {
-    executor.tier = host_tier(e, sizes);
-    executor.prefill = {.activation_pages = sizes.activation_pages, .model_dim = c.model_dim};
-    if (has_disk) executor.disk = disk_tier(e, made_with);
+    executor.tier = host_tier(e, house->sizes);
+    executor.prefill = {.activation_pages = house->sizes.activation_pages,
+                        .model_dim = c.model_dim};
+    if (has_disk(e)) executor.disk = disk_tier(e, made_with);
   }
-  executor.eos.insert(executor.eos.end(), e.eog_tokens.begin(), e.eog_tokens.end());
   ASSIGN_OR_RETURN(house->executor,
                    exec::CpuExecutor::create(*house->stream, ops, *house->model, c, executor));
-  auto engine = std::make_unique<engine::ServingEngine>(e, sizes, c, *house->executor, made_with,
-                                                        engine::monotonic_us);
+  return {};
+}
+
+base::Result<void> make_gpu_executor(const ServingOptions& options, const engine::EngineOptions& e,
+                                     House* house) {
+  const core::ModelConfig& c = house->files->config;
+  const int64_t begin_us = now_us();
+  const GpuExecutorOptions executor{.kv = engine::kv_options(e, c, house->sizes, 1),
+                                    .num_blocks = house->sizes.num_blocks,
+                                    .eos = all_eos(e, c),
+                                    .deterministic = options.deterministic,
+                                    .use_graphs = !options.enforce_eager};
+  ASSIGN_OR_RETURN(house->executor, house->gpu->make_executor(*house->files, *house->pool, executor,
+                                                              load_progress("loading weights")));
+  end_progress();
+  LOG_INFO("{}: {} on {} in {:.2f} s", house->model_type,
+           base::format_bytes(house->sizes.weights_bytes), house->gpu->name(),
+           static_cast<double>(now_us() - begin_us) * 1e-6);
+  return {};
+}
+
+// Leaves house->gpu null where the CPU computes.
+base::Result<void> choose_device(const ServingOptions& options, const engine::EngineOptions& e,
+                                 const exec::SelectionTap* tap, House* house) {
+  if (options.device == "cpu" || (options.device == "auto" && !kBuiltForGpu)) return {};
+  base::Result<std::unique_ptr<Gpu>> gpu = find_gpu();
+  std::string why = gpu.ok() ? "" : gpu.error().message;
+  if (gpu.ok() && e.tiers.host_memory_bytes) why = "there is no host tier below a GPU yet";
+  if (gpu.ok() && tap != nullptr) why = "selections are watched on the CPU alone";
+  if (why.empty()) {
+    house->gpu = std::move(gpu).value();
+    LOG_INFO("computing on the GPU: {} ({})", house->gpu->name(), house->gpu->arch());
+    return {};
+  }
+  if (options.device == "cuda") {
+    return base::error(base::Code::kUnsupported, "--device cuda: {}", why);
+  }
+  LOG_INFO("computing on the CPU ({}): {}", device::isa_name(house->isa), why);
+  return {};
+}
+
+base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
+                               exec::SelectionTap* tap, House* house) {
+  const core::ModelConfig& c = house->files->config;
+  ASSIGN_OR_RETURN(engine::EngineOptions e, engine_options(options, *house));
+  RETURN_IF_ERROR(choose_device(options, e, tap, house));
+  ASSIGN_OR_RETURN(
+      house->sizes,
+      engine::resolve(e, c,
+                      house->gpu != nullptr ? gpu_memory(e, *house)
+                                            : cpu_memory(e, *house, ops::op_table(house->isa))));
+  house->budget_tokens = e.sparse.budget_tokens;
+  if (print_sizes) fmt::print(stderr, "{}", engine::format_table(house->sizes));
+  const std::string made_with = has_disk(e) ? lasting_fingerprint(*house) : fingerprint(*house);
+  RETURN_IF_ERROR(house->gpu != nullptr ? make_gpu_executor(options, e, house)
+                                        : make_cpu_executor(e, made_with, tap, house));
+  auto engine = std::make_unique<engine::ServingEngine>(e, house->sizes, c, *house->executor,
+                                                        made_with, engine::monotonic_us);
   engine->start();
   house->engine = std::move(engine);
   return {};
 }
 
 }  // namespace
+
+std::string back_end_name(const House& house) {
+  if (house.gpu != nullptr) return fmt::format("{} {}", house.gpu->name(), house.gpu->arch());
+  return fmt::format("CPU {}", device::isa_name(house.isa));
+}
 
 base::Result<std::unique_ptr<load::ModelFiles>> open_model_files(const std::string& model,
                                                                  const std::string& load_format,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/gpu.h"
 #include "apps/options.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
@@ -30,7 +31,8 @@ struct House {
   device::Isa isa = device::Isa::kReference;
   std::unique_ptr<base::ThreadPool> pool;
   std::unique_ptr<device::Stream> stream;
-  std::unique_ptr<model::Model> model;
+  std::unique_ptr<Gpu> gpu;                    // null: the CPU computes
+  std::unique_ptr<model::Model> model;         // null on a GPU, whose executor has its own
   std::unique_ptr<text::Tokenizer> tokenizer;  // null where the model has none (dummy)
   std::unique_ptr<text::ChatTemplate>
       chat_template;  // ChatML where the model has none that can be read; null without tokenizer
@@ -57,6 +59,9 @@ base::Result<std::unique_ptr<House>> build_house(const ServingOptions& options, 
 
 // The chat template's text for `context` (messages, add_generation_prompt, ...); bos and eos tokens
 // are added to it.
+// "CPU avx512", "NVIDIA H200 sm_90": for tables.
+std::string back_end_name(const House& house);
+
 base::Result<std::string> render_chat(const House& house, nlohmann::ordered_json context);
 
 }  // namespace apps

@@ -10,12 +10,6 @@ namespace {
 constexpr const char* kBehaviour = "Behaviour";
 constexpr const char* kPerformance = "Performance";
 
-std::string check_device(const std::string& device) {
-  if (device == "cpu") return {};
-  if (device == "cuda") return "--device cuda: this version has no CUDA back end: use --device cpu";
-  return "device '" + device + "' is unknown: expected cpu";
-}
-
 }  // namespace
 
 const CLI::Validator kSeed(
@@ -66,9 +60,15 @@ void add_engine_options(CLI::App& command, ServingOptions* o) {
           "--deterministic", o->deterministic,
           "reuse only cached pages that prompts made, so that answers never depend on history")
       ->group(kBehaviour);
-  command.add_option("--device", o->device, "cpu")
-      ->check(CLI::Validator(check_device, ""))
+  command
+      .add_option("--device", o->device,
+                  "what computes: cuda (a GPU), cpu, or auto: the GPU where there is one")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str()
+      ->group(kPerformance);
+  command
+      .add_flag("--enforce-eager", o->enforce_eager,
+                "on a GPU: launch decode steps kernel by kernel, not as CUDA graphs")
       ->group(kPerformance);
   command.add_option("--isa", o->isa, "instruction set: auto, reference, avx2 or avx512")
       ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512"}))

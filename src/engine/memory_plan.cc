@@ -16,7 +16,8 @@ int32_t ceil_div(int64_t value, int64_t by) {
 }
 
 exec::KvOptions shape_of_kv(const EngineOptions& options, const core::ModelConfig& model,
-                            int32_t num_threads, int32_t max_num_seqs, int32_t context) {
+                            int32_t num_threads, bool on_gpu, int32_t max_num_seqs,
+                            int32_t context) {
   exec::KvOptions kv;
   kv.num_layers = model.num_layers;
   kv.num_kv_heads = model.num_kv_heads;
@@ -33,6 +34,7 @@ exec::KvOptions shape_of_kv(const EngineOptions& options, const core::ModelConfi
   kv.max_num_seqs = max_num_seqs;
   kv.context_max = context;
   kv.num_threads = num_threads;
+  kv.gpu = on_gpu;
   return kv;
 }
 
@@ -40,7 +42,8 @@ exec::KvOptions shape_of_kv(const EngineOptions& options, const core::ModelConfi
 
 exec::KvOptions kv_options(const EngineOptions& options, const core::ModelConfig& model,
                            const ResolvedSizes& sizes, int32_t num_threads) {
-  return shape_of_kv(options, model, num_threads, sizes.max_num_seqs, sizes.context_max);
+  return shape_of_kv(options, model, num_threads, sizes.on_gpu, sizes.max_num_seqs,
+                     sizes.context_max);
 }
 
 bool uses_rings(const EngineOptions& options) {
@@ -50,7 +53,7 @@ bool uses_rings(const EngineOptions& options) {
 
 MemoryPlan::MemoryPlan(const EngineOptions& options, const core::ModelConfig& model,
                        const MemorySizes& memory, int32_t max_num_seqs, int32_t context)
-    : kv_(shape_of_kv(options, model, memory.num_threads, max_num_seqs, context)),
+    : kv_(shape_of_kv(options, model, memory.num_threads, memory.on_gpu(), max_num_seqs, context)),
       bytes_(exec::kv_bytes(kv_)),
       prefill_(options.tiers.prefill),
       tiered_(options.tiers.host_memory_bytes.has_value()),
@@ -95,6 +98,7 @@ int32_t MemoryPlan::rows_min() const {
 
 void MemoryPlan::describe(ResolvedSizes* sizes) const {
   sizes->max_num_seqs = kv_.max_num_seqs;
+  sizes->on_gpu = kv_.gpu;
   sizes->context_max = kv_.context_max;
   sizes->page = kv_.page;
   sizes->ring = kv_.ring();

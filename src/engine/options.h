@@ -37,8 +37,8 @@ struct EngineOptions {
   int32_t inbox_capacity = 1024;  // [1, 65536] requests that may wait; beyond that submit refuses
   int32_t page_tokens = 32;       // P: 16, 32 or 64
   // All of the device tier, beside the weights. Default: half of what the machine has left (with a
-  // host tier half of what homes leave), and no more than max_num_seqs sequences of full length can
-  // use.
+  // host tier half of what homes leave; on a GPU all of it), and no more than max_num_seqs
+  // sequences of full length can use.
   std::optional<int64_t> device_memory_bytes;
 };
 
@@ -49,11 +49,16 @@ struct MemorySizes {
   int64_t workspace_bytes = 0;  // activations and scratch of a step of max_num_batched_tokens rows
   int64_t staging_bytes = 0;    // copies on the way between tiers or threads
   int32_t num_threads = 1;      // that compute
+  // On a GPU: what homes may take of the host's memory, which is another one. Nothing: one memory
+  // holds both tiers.
+  std::optional<int64_t> host_available_bytes;
+  bool on_gpu() const { return host_available_bytes.has_value(); }
 };
 
 struct ResolvedSizes {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
+  bool on_gpu = false;
   int32_t page_tokens = 0;  // P
   core::DType kv_type = core::DType::kBF16;
   int32_t num_blocks = 0;   // N: homes with a host tier, else places in the device tier

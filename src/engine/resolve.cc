@@ -168,8 +168,15 @@ class Resolver {
     if (tiered_) {
       host_limit_ = *options_.tiers.host_memory_bytes;
       const int64_t beside_host = options_.device_memory_bytes.value_or(beside);
-      if (host_limit_ == 0) host_limit_ = (left - beside_host) / 2;
-      if (host_limit_ > left - beside_host) {
+      const int64_t host_left = memory_.host_available_bytes.value_or(left - beside_host);
+      if (host_limit_ == 0) host_limit_ = host_left / 2;
+      if (memory_.on_gpu() && host_limit_ > host_left) {
+        return error(Code::kTooLarge,
+                     "--host-memory {} is over the {} that the host has free: lower it to {} or "
+                     "less",
+                     format_bytes(host_limit_), format_bytes(host_left), advise_at_most(host_left));
+      }
+      if (host_limit_ > host_left) {
         return error(Code::kTooLarge,
                      "--host-memory {} beside {} of device memory and {} of weights is over the {} "
                      "of this machine: lower it to {} or less",
@@ -178,8 +185,9 @@ class Resolver {
                      advise_at_most(left - beside_host));
       }
     }
-    // Half of what is left for pages.
-    device_limit_ = options_.device_memory_bytes.value_or((left - host_limit_ + beside) / 2);
+    // Half of what is left for pages; a GPU is there for nothing else.
+    const int64_t usual = memory_.on_gpu() ? left : (left - host_limit_ + beside) / 2;
+    device_limit_ = options_.device_memory_bytes.value_or(usual);
     return {};
   }
 

@@ -55,11 +55,9 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
 
     def test_what_is_not_built_is_refused_by_name(self):
-        for option, value in (("--device", "cuda"),):
-            done = run("bench", serving.LONGNEEDLE, option, value)
-            self.assertNotEqual(done.returncode, 0, option)
-            self.assertIn(option, done.stderr + done.stdout)
-            self.assertIn("this version", done.stderr + done.stdout)
+        done = run("bench", serving.LONGNEEDLE, "--device", "cuda")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("--device cuda: this program was built without", done.stderr + done.stdout)
 
     def test_a_flag_that_would_change_nothing_is_refused(self):
         for options, words in ((["--preset", "dense", "--budget", "1024"], "--budget belongs to selection"),

@@ -1,0 +1,50 @@
+// The GPU as the house sees it: what it is, what memory it has for a model, and an executor on it.
+//
+// One of two files stands behind it: gpu_cuda.cc where the program is built with the CUDA back end,
+// gpu_none.cc where it is not and find_gpu() says how to build it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "core/model_config.h"
+#include "engine/options.h"
+#include "exec/executor.h"
+#include "exec/kv_plan.h"
+#include "load/model_files.h"
+#include "model/weights.h"
+
+namespace apps {
+
+// Whether this program has a back end for GPUs.
+extern const bool kBuiltForGpu;
+
+struct GpuExecutorOptions {
+  exec::KvOptions kv;
+  int32_t num_blocks = 0;
+  std::vector<core::TokenId> eos;
+  bool deterministic = false;
+  bool use_graphs = true;
+};
+
+class Gpu {
+ public:
+  virtual ~Gpu() = default;
+  virtual std::string name() const = 0;  // "NVIDIA H200"
+  virtual std::string arch() const = 0;  // "sm_90"
+  // Its memory, and what a step of these sizes takes of it. `kv`: at most what will be asked for.
+  virtual engine::MemorySizes memory(const core::ModelConfig& config, const exec::KvOptions& kv,
+                                     bool deterministic) const = 0;
+  // Loads the weights. Errors: kTooLarge, kUnsupported (by name).
+  virtual base::Result<std::unique_ptr<exec::Executor>> make_executor(
+      const load::ModelFiles& files, base::ThreadPool& pool, const GpuExecutorOptions& options,
+      const model::LoadProgress& progress) = 0;
+};
+
+// Errors: kUnsupported, one line for people: none is there, or why it cannot be used.
+base::Result<std::unique_ptr<Gpu>> find_gpu();
+
+}  // namespace apps

@@ -1,0 +1,72 @@
+#include <algorithm>
+#include <utility>
+
+#include "apps/gpu.h"
+#include "device/cpu.h"
+#include "device/cuda/runtime.h"
+#include "exec/cuda/cuda_executor.h"
+#include "model/cuda/decoder.h"
+
+namespace apps {
+namespace {
+
+// What the runtime, the library's kernels and captured graphs take beside what we allocate.
+constexpr int64_t kRuntimeBytes = int64_t{1} << 30;
+
+model::cuda::DecoderLimits decoder_limits(const exec::KvOptions& kv, bool deterministic) {
+  return {.rows_max = std::max(kv.rows_max, kv.max_num_seqs),
+          .logits_rows_max = exec::cuda::CudaExecutor::logits_rows_max(kv),
+          .deterministic = deterministic};
+}
+
+class CudaGpu final : public Gpu {
+ public:
+  explicit CudaGpu(device::cuda::GpuInfo info) : info_(std::move(info)) {}
+
+  std::string name() const override { return info_.name; }
+  std::string arch() const override { return fmt::format("sm_{}{}", info_.major, info_.minor); }
+
+  engine::MemorySizes memory(const core::ModelConfig& config, const exec::KvOptions& kv,
+                             bool deterministic) const override {
+    engine::MemorySizes memory;
+    memory.available_bytes = std::max<int64_t>(0, info_.free_bytes - kRuntimeBytes);
+    memory.host_available_bytes = device::memory_available_bytes();
+    memory.weights_bytes = model::cuda::weight_bytes(config);
+    memory.workspace_bytes =
+        model::cuda::Decoder::workspace_bytes(config, decoder_limits(kv, deterministic));
+    memory.staging_bytes = exec::cuda::CudaExecutor::staging_bytes(config, kv, info_.num_sms);
+    return memory;
+  }
+
+  base::Result<std::unique_ptr<exec::Executor>> make_executor(
+      const load::ModelFiles& files, base::ThreadPool& pool, const GpuExecutorOptions& options,
+      const model::LoadProgress& progress) override {
+    ASSIGN_OR_RETURN(device::cuda::Stream made, device::cuda::Stream::create());
+    auto stream = std::make_unique<device::cuda::Stream>(std::move(made));
+    ASSIGN_OR_RETURN(
+        auto decoder,
+        model::cuda::Decoder::create(info_, *stream, pool, files,
+                                     decoder_limits(options.kv, options.deterministic), progress));
+    exec::cuda::CudaExecutorOptions executor{.kv = options.kv,
+                                             .num_blocks = options.num_blocks,
+                                             .eos = options.eos,
+                                             .use_graphs = options.use_graphs};
+    ASSIGN_OR_RETURN(auto created, exec::cuda::CudaExecutor::create(info_, std::move(stream),
+                                                                    std::move(decoder), executor));
+    return std::unique_ptr<exec::Executor>(std::move(created));
+  }
+
+ private:
+  const device::cuda::GpuInfo info_;
+};
+
+}  // namespace
+
+const bool kBuiltForGpu = true;
+
+base::Result<std::unique_ptr<Gpu>> find_gpu() {
+  ASSIGN_OR_RETURN(device::cuda::GpuInfo info, device::cuda::find_gpu());
+  return std::unique_ptr<Gpu>(std::make_unique<CudaGpu>(std::move(info)));
+}
+
+}  // namespace apps

@@ -1,0 +1,354 @@
+#include "exec/cuda/cuda_executor.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/check.h"
+
+namespace exec::cuda {
+namespace {
+
+// Of a batch of one row in logits of 128k tokens: 512 KiB. Rows beyond go in another call.
+constexpr int32_t kLogitsRowsMax = 256;
+
+bool is_quantised(const KvOptions& kv) {
+  return kv.page.is_quantised();
+}
+
+// Segments that one forward pass takes through all layers together; those with activations follow.
+std::span<const core::Segment> whole_passes(const core::StepPlan& plan) {
+  const auto end = std::ranges::find_if(
+      plan.segments, [](const core::Segment& s) { return !s.activations.empty(); });
+  return {plan.segments.begin(), end};
+}
+
+const char* describe(int32_t select_error) {
+  switch (select_error) {
+    case ops::cuda::kOutOfScratch:
+      return "missed pages found no frame";
+    case ops::cuda::kPageIsNowhere:
+      return "a selected page is nowhere";
+    case ops::cuda::kListTooLong:
+      return "a selection was too long";
+    default:
+      return "a selection was lost";
+  }
+}
+
+void read_logprobs(const ops::cuda::SampleResult& from, core::PositionLogprobs* to) {
+  to->token = {from.token, from.logprob};
+  to->rank = from.rank;
+  to->top.clear();
+  for (int32_t i = 0; i < from.num_top; ++i) {
+    to->top.push_back({from.top_tokens[i], from.top_logprobs[i]});
+  }
+}
+
+}  // namespace
+
+int32_t CudaExecutor::logits_rows_max(const KvOptions& kv) {
+  return std::min(kLogitsRowsMax, std::max(kv.max_num_seqs, std::min(kv.rows_max, 32)));
+}
+
+int64_t CudaExecutor::staging_bytes(const core::ModelConfig& config, const KvOptions& kv,
+                                    int num_sms) {
+  const int32_t rows = logits_rows_max(kv);
+  return StepInputs::arena_bytes(kv) + StepOutputs::bytes(kv) + SampleInputs::bytes(kv) +
+         CudaAttention::workspace_bytes(kv, config.num_q_heads, num_sms) +
+         int64_t{rows} * config.vocab_size * 4 +
+         ops::cuda::sample_workspace_bytes(rows, config.vocab_size);
+}
+
+int32_t CudaExecutor::padded_rows(const KvOptions& kv, int32_t rows) {
+  if (rows > std::min(kv.max_num_seqs, logits_rows_max(kv))) return 0;
+  int32_t padded = 1;
+  while (padded < rows) padded += std::max(1, std::min(padded, padded < 64 ? 8 : 32));
+  return std::min(padded, std::min(kv.max_num_seqs, logits_rows_max(kv)));
+}
+
+base::Result<std::unique_ptr<CudaExecutor>> CudaExecutor::create(
+    const device::cuda::GpuInfo& gpu, std::unique_ptr<device::cuda::Stream> stream,
+    std::unique_ptr<model::cuda::Decoder> decoder, const CudaExecutorOptions& options) {
+  CHECK(options.kv.gpu);
+  ASSIGN_OR_RETURN(CudaKv kv,
+                   CudaKv::create(*stream, options.kv,
+                                  {.num_rows = options.num_blocks,
+                                   .num_blocks = options.kv.is_sparse() ? options.num_blocks : 0}));
+  std::unique_ptr<CudaExecutor> made(
+      new CudaExecutor(gpu, std::move(stream), std::move(decoder), options, std::move(kv)));
+  RETURN_IF_ERROR(made->allocate());
+  return made;
+}
+
+CudaExecutor::CudaExecutor(const device::cuda::GpuInfo& gpu,
+                           std::unique_ptr<device::cuda::Stream> stream,
+                           std::unique_ptr<model::cuda::Decoder> decoder,
+                           const CudaExecutorOptions& options, CudaKv kv)
+    : gpu_(gpu),
+      stream_(std::move(stream)),
+      decoder_(std::move(decoder)),
+      options_(options),
+      kv_(std::move(kv)) {}
+
+// Memory that the last step still uses must outlive it.
+CudaExecutor::~CudaExecutor() {
+  if (stream_ == nullptr) return;
+  const base::Result<void> done = stream_->synchronize();
+  static_cast<void>(done);
+}
+
+base::Result<void> CudaExecutor::allocate() {
+  const KvOptions& kv = options_.kv;
+  const core::ModelConfig& config = decoder_->config();
+  if (kv_.selecting().num_columns() > 0) {
+    ASSIGN_OR_RETURN(SelectMemory select, SelectMemory::create(*stream_, kv, /*tiered=*/false));
+    select_ = std::make_unique<SelectMemory>(std::move(select));
+  }
+  ASSIGN_OR_RETURN(slot_memory_, SlotMemory::create(*stream_, {.num_slots = kv.max_num_seqs,
+                                                               .pages_max = kv.pages_max()}));
+  tables_ = std::make_unique<SlotTables>(SlotTablesShape{.num_slots = kv.max_num_seqs,
+                                                         .pages_max = kv.pages_max(),
+                                                         .page_tokens = kv.page.page_tokens},
+                                         *slot_memory_);
+  ASSIGN_OR_RETURN(inputs_, StepInputs::create(kv, slot_memory_->rows(), select_.get(), nullptr));
+  ASSIGN_OR_RETURN(outputs_, StepOutputs::create(kv));
+  const int32_t logits_rows = logits_rows_max(kv);
+  ASSIGN_OR_RETURN(samples_,
+                   SampleInputs::create(kv, config.vocab_size, logits_rows, options_.eos));
+  ASSIGN_OR_RETURN(attention_,
+                   CudaAttention::create(gpu_, *stream_, kv, config.num_q_heads, kv_, select_.get(),
+                                         nullptr, slot_memory_->rows(), *inputs_, outputs_));
+  ASSIGN_OR_RETURN(logits_, device::cuda::Buffer::allocate(
+                                int64_t{logits_rows} * config.vocab_size * 4, "logits"));
+  ASSIGN_OR_RETURN(
+      sample_workspace_,
+      device::cuda::Buffer::allocate(
+          ops::cuda::sample_workspace_bytes(logits_rows, config.vocab_size), "sampling workspace"));
+  stream_->fill(sample_workspace_.data(), 0, sample_workspace_.size());
+  edits_moved_ = samples_.moved();
+  const KvBytes bytes = kv_bytes(kv);
+  device_bytes_ = kv_.bytes() + bytes.slot_state * kv.max_num_seqs + bytes.scratch +
+                  staging_bytes(config, kv, gpu_.num_sms) + decoder_->workspace_bytes();
+  return stream_->synchronize();
+}
+
+base::Result<void> CudaExecutor::run(const core::StepPlan& plan,
+                                     const core::TransferPlan& transfers,
+                                     core::StepResult* result) {
+  const auto begin = std::chrono::steady_clock::now();
+  result->kv = {};
+  result->lost.clear();
+  result->fetched.clear();
+  result->unwritten.clear();
+  RETURN_IF_ERROR(device::cuda::use_gpu(gpu_));
+  RETURN_IF_ERROR(check(plan));
+  move_pages(plan, transfers);
+  prepare_result(plan, result);
+  RETURN_IF_ERROR(run_pass(whole_passes(plan), result));
+  result->kv.device_bytes_peak = device_bytes_;
+  result->run_us = std::chrono::duration_cast<std::chrono::microseconds>(
+                       std::chrono::steady_clock::now() - begin)
+                       .count();
+  return {};
+}
+
+base::Result<void> CudaExecutor::check(const core::StepPlan& plan) const {
+  const KvOptions& kv = options_.kv;
+  const int32_t num_layers = decoder_->config().num_layers;
+  int32_t num_rows = 0;
+  for (const core::Segment& s : whole_passes(plan)) num_rows += s.token_end - s.token_begin;
+  CHECK(num_rows <= kv.rows_max, "{} rows in a step of {} at most", num_rows, kv.rows_max);
+  CHECK(plan.segments.size() <= static_cast<size_t>(kv.max_num_seqs), "{} segments",
+        plan.segments.size());
+  for (const core::Segment& s : plan.segments) {
+    CHECK(s.token_begin < s.token_end && s.token_end <= static_cast<int32_t>(s.tokens.size()));
+    CHECK(int64_t{s.token_end} <= static_cast<int64_t>(s.blocks.size()) * kv.page.page_tokens);
+    CHECK(s.slot >= 0 && s.slot < kv.max_num_seqs && s.token_end <= kv.context_max,
+          "slot {} at {} tokens", s.slot, s.token_end);
+    CHECK(s.activations.empty() && s.layer_begin == 0 && s.layer_end == num_layers,
+          "layers [{}, {}) of a prompt that has no activations", s.layer_begin, s.layer_end);
+    if (s.policy.kind == core::AttentionPolicy::Kind::kSparse &&
+        (s.policy.budget_tokens < 2 * kv.page.page_tokens ||
+         s.policy.budget_tokens > kv.sparse.budget_tokens)) {
+      return base::error(base::Code::kInternal, "a budget of {} tokens where {} are the most",
+                         s.policy.budget_tokens, kv.sparse.budget_tokens);
+    }
+  }
+  return {};
+}
+
+void CudaExecutor::move_pages(const core::StepPlan& plan, const core::TransferPlan& transfers) {
+  for (const core::BlockCopy& copy : transfers.copies) kv_.copy_tokens(*stream_, copy);
+  for (const core::Segment& segment : plan.segments) tables_->enter(segment, 0);
+  slot_memory_->flush();
+}
+
+// 0, unless every segment is one decode row that is sampled.
+int32_t CudaExecutor::padding_of(std::span<const core::Segment> planned) const {
+  for (const core::Segment& s : planned) {
+    if (s.kind != core::RowKind::kDecode || s.token_end - s.token_begin != 1 ||
+        s.logits_begin > s.token_begin) {
+      return 0;
+    }
+  }
+  return planned.empty() ? 0 : padded_rows(options_.kv, static_cast<int32_t>(planned.size()));
+}
+
+base::Result<void> CudaExecutor::run_pass(std::span<const core::Segment> planned,
+                                          core::StepResult* result) {
+  const int32_t pad_rows = padding_of(planned);
+  ASSIGN_OR_RETURN(const Pass* const pass, inputs_->build(*stream_, planned, pad_rows));
+  outputs_.begin(pass->selects_max, pass->logits_max);
+  RETURN_IF_ERROR(samples_.build(*stream_, planned, pass->host_logits_rows, pass->logits_max));
+  inputs_->upload(*stream_);
+  if (pass->num_rows > 0) {
+    RETURN_IF_ERROR(launch(*pass, pad_rows, result));
+    outputs_.download(*stream_, static_cast<int32_t>(pass->host_logits_rows.size()));
+  }
+  RETURN_IF_ERROR(stream_->synchronize());
+  if (pass->num_rows == 0) return {};
+  RETURN_IF_ERROR(read_selections(*pass, result));
+  return read_logits(*pass, result);
+}
+
+base::Result<void> CudaExecutor::launch(const Pass& pass, int32_t pad_rows,
+                                        core::StepResult* result) {
+  if (pad_rows == 0 || !options_.use_graphs) return enqueue(pass);
+  if (edits_moved_ != samples_.moved()) {
+    graphs_.clear();
+    edits_moved_ = samples_.moved();
+  }
+  StepGraph& step = graphs_[{pad_rows, pass.selects_max > 0}];
+  if (!std::exchange(step.is_warm, true)) return enqueue(pass);
+  if (step.graph.empty()) {
+    base::Result<void> enqueued;
+    ASSIGN_OR_RETURN(step.graph,
+                     device::cuda::Graph::capture(*stream_, [&] { enqueued = enqueue(pass); }));
+    RETURN_IF_ERROR(enqueued);
+  }
+  step.graph.launch(*stream_);
+  ++result->kv.steps_replayed;
+  return {};
+}
+
+base::Result<void> CudaExecutor::enqueue(const Pass& pass) {
+  const int32_t num_layers = decoder_->config().num_layers;
+  outputs_.clear(*stream_);
+  attention_->begin_pass(*stream_);
+  RETURN_IF_ERROR(decoder_->forward({.tokens = pass.rows.tokens,
+                                     .num_rows = pass.num_rows,
+                                     .attention = attention_.get(),
+                                     .layer_begin = 0,
+                                     .layer_end = num_layers}));
+  attention_->end_pass(*stream_, 0, num_layers);
+  return enqueue_logits(pass);
+}
+
+base::Result<void> CudaExecutor::enqueue_logits(const Pass& pass) {
+  const int32_t rows_max = logits_rows_max(options_.kv);
+  for (int32_t begin = 0; begin < pass.logits_max; begin += rows_max) {
+    const int32_t count = std::min(rows_max, pass.logits_max - begin);
+    const int32_t* const rows = pass.logits_rows == nullptr ? nullptr : pass.logits_rows + begin;
+    CHECK(rows != nullptr || begin == 0);
+    RETURN_IF_ERROR(decoder_->logits(rows, count, logits_.as<float>()));
+    ops::cuda::sample(stream_->handle(), {.logits = logits_.as<float>(),
+                                          .vocab_size = decoder_->config().vocab_size,
+                                          .rows = samples_.rows() + begin,
+                                          .num_rows = count,
+                                          .edits = samples_.edits(),
+                                          .results = outputs_.results() + begin,
+                                          .workspace = sample_workspace_.data()});
+  }
+  return {};
+}
+
+void CudaExecutor::prepare_result(const core::StepPlan& plan, core::StepResult* result) const {
+  result->step = plan.step;
+  result->segments.resize(plan.segments.size());
+  for (size_t i = 0; i < plan.segments.size(); ++i) {
+    const core::Segment& s = plan.segments[i];
+    core::SegmentResult& r = result->segments[i];
+    r.seq = s.seq;
+    r.error.clear();
+    r.pages_selected = r.pages_missed = 0;
+    r.working_set_frames = 0;
+    r.working_set_pages = 0;
+    const bool has_logits = s.layer_end == decoder_->config().num_layers;
+    r.sampled = s.sample && has_logits;
+    r.has_logprobs = r.sampled && s.sampling->logprobs.has_value();
+    // Scored positions: the token after each row with logits, as far as it is a prompt token.
+    const int32_t scored_end = std::min(s.token_end, s.prompt_len - 1);
+    const bool scored =
+        has_logits && s.sampling->prompt_logprobs.has_value() && scored_end > s.logits_begin;
+    r.prompt.resize(scored ? static_cast<size_t>(scored_end - s.logits_begin) : 0);
+  }
+}
+
+base::Result<void> CudaExecutor::read_selections(const Pass& pass, core::StepResult* result) const {
+  core::KvCounters& kv = result->kv;
+  kv.pages_sealed += int64_t{pass.num_sealed} * kv_.selecting().num_columns();
+  if (is_quantised(options_.kv)) {
+    kv.pages_quantised +=
+        int64_t{pass.num_sealed} * options_.kv.num_layers * options_.kv.num_kv_heads;
+  }
+  if (pass.selects_max == 0) return {};
+  const StepCounters counters = outputs_.host_counters();
+  if (*counters.error != ops::cuda::kSelectOk) {
+    return base::error(base::Code::kInternal, "selection on the GPU: {}",
+                       describe(*counters.error));
+  }
+  for (size_t i = 0; i < pass.host_selects.size(); ++i) {
+    const ops::cuda::SelectRow& row = pass.host_selects[i];
+    core::SegmentResult& r = result->segments[static_cast<size_t>(pass.select_segments[i])];
+    kv.pages_missed += counters.missed[i];
+    kv.pages_evicted += counters.evicted[i];
+    kv.pages_scratch += counters.scratch[i];
+    r.pages_missed += counters.missed[i];
+    if (row.position / options_.kv.page.page_tokens < row.num_selected) continue;
+    kv.pages_selected += counters.selected[i];
+    r.pages_selected += counters.selected[i];
+    count_selections(row, &kv);
+  }
+  for (size_t i = 0; i < pass.last_segments.size(); ++i) {
+    core::SegmentResult& r = result->segments[static_cast<size_t>(pass.last_segments[i])];
+    r.working_set_frames = counters.working_set_frames[i];
+    r.working_set_pages = counters.working_set_pages[i];
+  }
+  return {};
+}
+
+// As the kernels did: which layers selected anew follows from the row alone.
+void CudaExecutor::count_selections(const ops::cuda::SelectRow& row, core::KvCounters* kv) const {
+  const int32_t num_pages = row.position / options_.kv.page.page_tokens;
+  for (int32_t layer = 0; layer < options_.kv.num_layers; ++layer) {
+    const int64_t heads = kv_.num_selecting(layer);
+    if (row.fresh != 0 || (row.position + layer) % options_.kv.sparse.reuse_interval == 0) {
+      kv->selections += heads;
+      kv->pages_scored += heads * num_pages;
+    } else {
+      kv->selections_reused += heads;
+    }
+  }
+}
+
+base::Result<void> CudaExecutor::read_logits(const Pass& pass, core::StepResult* result) const {
+  for (size_t i = 0; i < pass.host_logits_rows.size(); ++i) {
+    const LogitsRow& row = pass.host_logits_rows[i];
+    const core::Segment& s = pass.planned[static_cast<size_t>(row.segment)];
+    core::SegmentResult& r = result->segments[static_cast<size_t>(row.segment)];
+    const ops::cuda::SampleResult& sampled = outputs_.host_results()[i];
+    if (sampled.token < 0 || sampled.token >= decoder_->config().vocab_size) {
+      return base::error(base::Code::kInternal, "the GPU drew token {}", sampled.token);
+    }
+    if (SampleInputs::draws(s, row)) {
+      r.token = sampled.token;
+      if (r.has_logprobs) read_logprobs(sampled, &r.logprobs);
+    } else if (SampleInputs::scores(s, row)) {
+      const auto scored = static_cast<size_t>(row.position - s.logits_begin);
+      if (scored < r.prompt.size()) read_logprobs(sampled, &r.prompt[scored]);
+    }
+  }
+  return {};
+}
+
+}  // namespace exec::cuda

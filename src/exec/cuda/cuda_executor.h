@@ -1,0 +1,106 @@
+// The CUDA back end: a step's rows through the decoder on one GPU, over KV pages in its memory.
+//
+// A step is built on the host (exec/cuda/step_inputs.h), copied up, enqueued on one stream, and
+// read back as one small copy (exec/cuda/step_outputs.h). Steps of one decode row a sequence are
+// padded to one of few numbers of rows and replayed as CUDA graphs: the same launches with the same
+// numbers, so a replayed step has the bits of one that was not. Logits are made logits_rows_max()
+// rows at a time. Everything is allocated in create(), but for graphs (as they are first needed)
+// and lists of logit changes that outgrow their buffers. Thread: the engine's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "device/cuda/runtime.h"
+#include "exec/cuda/cuda_attention.h"
+#include "exec/cuda/cuda_kv.h"
+#include "exec/cuda/sample_inputs.h"
+#include "exec/cuda/select_memory.h"
+#include "exec/cuda/slot_memory.h"
+#include "exec/cuda/slot_tables.h"
+#include "exec/cuda/step_inputs.h"
+#include "exec/cuda/step_outputs.h"
+#include "exec/executor.h"
+#include "exec/kv_plan.h"
+#include "model/cuda/decoder.h"
+
+namespace exec::cuda {
+
+struct CudaExecutorOptions {
+  KvOptions kv;  // of a GPU: KvOptions::gpu
+  int32_t num_blocks = 0;
+  std::vector<core::TokenId> eos;  // masked while a sequence is shorter than min_tokens
+  bool use_graphs = true;
+};
+
+class CudaExecutor final : public Executor {
+ public:
+  // Takes over the stream, on which the decoder was made, and the decoder. Errors: kTooLarge.
+  static base::Result<std::unique_ptr<CudaExecutor>> create(
+      const device::cuda::GpuInfo& gpu, std::unique_ptr<device::cuda::Stream> stream,
+      std::unique_ptr<model::cuda::Decoder> decoder, const CudaExecutorOptions& options);
+  ~CudaExecutor() override;
+
+  base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
+                         core::StepResult* result) override;
+
+  // Rows of one logits call.
+  static int32_t logits_rows_max(const KvOptions& kv);
+  // Device bytes that create() takes beside the decoder and kv_bytes(options.kv).
+  static int64_t staging_bytes(const core::ModelConfig& config, const KvOptions& kv, int num_sms);
+  // Rows that a step of `rows` single decode rows is padded to; 0: such a step is not padded.
+  static int32_t padded_rows(const KvOptions& kv, int32_t rows);
+
+  // For tests: whose memory they look at.
+  CudaKv& kv() { return kv_; }
+  device::cuda::Stream& stream() { return *stream_; }
+
+ private:
+  // The launches of a padded pass: rows, and whether any select.
+  using GraphKey = std::pair<int32_t, bool>;
+  struct StepGraph {
+    bool is_warm = false;  // ran once, so that every product has its plan
+    device::cuda::Graph graph;
+  };
+
+  CudaExecutor(const device::cuda::GpuInfo& gpu, std::unique_ptr<device::cuda::Stream> stream,
+               std::unique_ptr<model::cuda::Decoder> decoder, const CudaExecutorOptions& options,
+               CudaKv kv);
+  base::Result<void> allocate();
+  base::Result<void> check(const core::StepPlan& plan) const;
+  void move_pages(const core::StepPlan& plan, const core::TransferPlan& transfers);
+  int32_t padding_of(std::span<const core::Segment> planned) const;
+  base::Result<void> run_pass(std::span<const core::Segment> planned, core::StepResult* result);
+  base::Result<void> launch(const Pass& pass, int32_t pad_rows, core::StepResult* result);
+  base::Result<void> enqueue(const Pass& pass);
+  base::Result<void> enqueue_logits(const Pass& pass);
+  void prepare_result(const core::StepPlan& plan, core::StepResult* result) const;
+  base::Result<void> read_selections(const Pass& pass, core::StepResult* result) const;
+  void count_selections(const ops::cuda::SelectRow& row, core::KvCounters* kv) const;
+  base::Result<void> read_logits(const Pass& pass, core::StepResult* result) const;
+
+  const device::cuda::GpuInfo gpu_;
+  std::unique_ptr<device::cuda::Stream> stream_;
+  std::unique_ptr<model::cuda::Decoder> decoder_;
+  const CudaExecutorOptions options_;
+  CudaKv kv_;
+  std::unique_ptr<SelectMemory> select_;  // null where nothing selects
+  std::unique_ptr<SlotMemory> slot_memory_;
+  std::unique_ptr<SlotTables> tables_;
+  std::unique_ptr<StepInputs> inputs_;
+  StepOutputs outputs_;
+  SampleInputs samples_;
+  std::unique_ptr<CudaAttention> attention_;
+  device::cuda::Buffer logits_;  // (logits_rows_max, V) f32
+  device::cuda::Buffer sample_workspace_;
+  std::map<GraphKey, StepGraph> graphs_;
+  int64_t edits_moved_ = 0;  // when the graphs were captured
+  int64_t device_bytes_ = 0;
+};
+
+}  // namespace exec::cuda

@@ -1,0 +1,50 @@
+// Decode steps that a GPU replays as captured graphs have the bits of steps launched kernel by
+// kernel, in every way of attending, alone and among others; and counters show that steps were
+// replayed.
+#include <gtest/gtest.h>
+
+#include "tests/e2e/attending.h"
+
+namespace {
+
+using namespace attending;
+
+constexpr int32_t kTokens = 48;
+
+class Graphs : public testing::TestWithParam<Mode> {};
+
+// `eager`: no graphs. Returns how many steps were replayed.
+int64_t answer(const Mode& mode, bool eager, size_t num_requests, std::vector<Answer>* answers) {
+  apps::ServingOptions o = options(mode);
+  o.enforce_eager = eager;
+  auto house = apps::build_house(o, false).value();
+  std::vector<Asked> asked;
+  for (size_t i = 0; i < num_requests; ++i) {
+    asked.push_back(ask(*house, make_request(*house, question(i), kTokens)));
+  }
+  for (const Asked& a : asked) answers->push_back(wait(a));
+  expect_proof(mode, *house);
+  return house->engine->snapshot().kv.steps_replayed;
+}
+
+TEST_P(Graphs, AloneEqualEager) {
+  std::vector<Answer> eager, replayed;
+  EXPECT_EQ(answer(GetParam(), true, 1, &eager), 0);
+  // The first step warms up.
+  EXPECT_EQ(answer(GetParam(), false, 1, &replayed), kTokens - 2);
+  EXPECT_EQ(eager, replayed);
+  EXPECT_EQ(eager[0].tokens.size(), static_cast<size_t>(kTokens));
+}
+
+// Which rows share a step differs from run to run: the products are deterministic.
+TEST_P(Graphs, FiveTogetherEqualEager) {
+  std::vector<Answer> eager, replayed;
+  EXPECT_EQ(answer(GetParam(), true, 5, &eager), 0);
+  EXPECT_GT(answer(GetParam(), false, 5, &replayed), kTokens / 2);
+  EXPECT_EQ(eager, replayed);
+}
+
+INSTANTIATE_TEST_SUITE_P(Attending, Graphs, testing::ValuesIn(kModes),
+                         [](const auto& mode) { return std::string(mode.param.name); });
+
+}  // namespace
