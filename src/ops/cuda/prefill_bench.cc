@@ -1,6 +1,6 @@
 // prefill_bench: prompt attention on the GPU against its bound, the rate of the matrix units.
 //
-//   prefill_bench [--repeats N] [--only WORD]
+//   prefill_bench [--repeats N] [--only CASE]
 //
 // Each figure is the median of N calls, timed by events. FLOPs are counted as 4 * D * Hq for each
 // (row, visible key). bench/attention_peer.py measures cuDNN on the same shapes.
@@ -168,17 +168,17 @@ void run_case(const Case& c, const Options& options, const device::cuda::GpuInfo
 }
 
 const std::vector<Case> kCases = {
-    {.name = "dense", .tokens = 2048},
-    {.name = "dense", .tokens = 8192},
-    {.name = "dense", .tokens = 32768},
-    {.name = "dense-pages", .tokens = 32768, .page_tokens = 16},
-    {.name = "dense-pages", .tokens = 32768, .page_tokens = 64},
-    {.name = "dense-64", .tokens = 32768, .head_dim = 64},
-    {.name = "chunks-512", .tokens = 32768, .chunk = 512},
-    {.name = "chunks-2048", .tokens = 32768, .chunk = 2048},
-    {.name = "long-dense", .tokens = 131072},
-    {.name = "long-half-streaming", .tokens = 131072, .num_streaming = 4},
-    {.name = "long-all-streaming", .tokens = 131072, .num_streaming = 8},
+    {.name = "2k", .tokens = 2048},
+    {.name = "8k", .tokens = 8192},
+    {.name = "32k", .tokens = 32768},
+    {.name = "32k-chunks-512", .tokens = 32768, .chunk = 512},
+    {.name = "32k-chunks-2048", .tokens = 32768, .chunk = 2048},
+    {.name = "32k-pages-16", .tokens = 32768, .page_tokens = 16},
+    {.name = "32k-pages-64", .tokens = 32768, .page_tokens = 64},
+    {.name = "32k-channels-64", .tokens = 32768, .head_dim = 64},
+    {.name = "128k", .tokens = 131072},
+    {.name = "128k-half-streaming", .tokens = 131072, .num_streaming = 4},
+    {.name = "128k-all-streaming", .tokens = 131072, .num_streaming = 8},
 };
 
 }  // namespace
@@ -192,7 +192,7 @@ int main(int argc, char** argv) {
     } else if (arg == "--only" && i + 1 < argc) {
       options.only = argv[++i];
     } else {
-      std::fprintf(stderr, "prefill_bench [--repeats N] [--only WORD]\n");
+      std::fprintf(stderr, "prefill_bench [--repeats N] [--only CASE]\n");
       return 2;
     }
   }
@@ -202,7 +202,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   for (const Case& c : kCases) {
-    if (options.only.empty() || std::string_view(c.name).find(options.only) == 0) {
+    if (options.only.empty() || options.only == c.name) {
       run_case(c, options, gpu.value());
     }
   }

@@ -45,26 +45,41 @@ EncodeTiled encode_tiled() {
   return function;
 }
 
-// Boxes of 64 channels and `box_rows` rows of a matrix of BF16, in rows of 128 bytes, swizzled.
-// Rows from `rows` on read as zeros.
-CUtensorMap map_rows(const void* base, int64_t columns, int64_t rows, int64_t row_bytes,
-                     int32_t box_rows) {
-  const cuuint64_t size[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t stride[1] = {static_cast<cuuint64_t>(row_bytes)};
-  const cuuint32_t box[2] = {64, static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t step[2] = {1, 1};
+// Boxes of BF16 whose rows of 64 elements arrive swizzled; what they reach past the tensor is
+// zeros. Sizes and boxes from the fastest axis on, strides in bytes from the second on.
+template <int kRank>
+CUtensorMap map_tensor(const void* base, const cuuint64_t (&sizes)[kRank],
+                       const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank]) {
+  cuuint32_t steps[kRank];
+  std::fill_n(steps, kRank, 1);
   CUtensorMap map;
   const CUresult status =
-      encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(base), size,
-                     stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, const_cast<void*>(base), sizes,
+                     strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  CHECK(status == CUDA_SUCCESS, "a tensor map of {} x {} elements failed with {}", rows, columns,
+  CHECK(status == CUDA_SUCCESS, "a tensor map of rank {} failed with {}", kRank,
         static_cast<int>(status));
   return map;
 }
 
-// Coordinates of rows are int32.
-constexpr int64_t kRowsMax = (int64_t{1} << 31) - 1;
+CUtensorMap map_q(const PrefillArgs& args, int32_t num_rows) {
+  const auto columns = static_cast<cuuint64_t>(args.num_q_heads * args.kv.pool.page.head_dim);
+  return map_tensor<2>(args.q, {columns, static_cast<cuuint64_t>(num_rows)},
+                       {static_cast<cuuint64_t>(args.q_stride) * 2},
+                       {64, PrefillTileOrder::kTileRows});
+}
+
+// `num_groups` groups of 8 tokens: those of K, then of V, of one frame after the other.
+CUtensorMap map_pages(const std::byte* base, const core::PageShape& page, int64_t num_groups) {
+  const auto halves = static_cast<cuuint32_t>(page.head_dim / 64);
+  const auto token_bytes = static_cast<cuuint64_t>(page.head_dim) * 2;
+  return map_tensor<4>(base, {64, 8, halves, static_cast<cuuint64_t>(num_groups)},
+                       {token_bytes, 128, 8 * token_bytes},
+                       {64, 8, halves, static_cast<cuuint32_t>(page.page_tokens / 8)});
+}
+
+// Coordinates are int32.
+constexpr int64_t kGroupsMax = (int64_t{1} << 31) - 1;
 
 template <int kHeadDim>
 void launch(cudaStream_t stream, const HopperArguments& args, int num_blocks) {
@@ -104,7 +119,7 @@ bool hopper_can(const PrefillArgs& args, int compute_major) {
   if (page.head_dim != 64 && page.head_dim != 128) return false;
   if (page.page_tokens != 16 && page.page_tokens != 32 && page.page_tokens != 64) return false;
   if (args.kv.num_kv_heads > kPrefillHeadsMax) return false;
-  if (args.kv.pool.num_frames * 2 * page.page_tokens > kRowsMax) return false;
+  if (args.kv.pool.num_frames * (page.page_tokens / 4) > kGroupsMax) return false;
   return is_aligned(args.q, args.q_stride) && is_aligned(args.out, args.out_stride) &&
          is_aligned(args.kv.pool.base, 0) && is_aligned(args.kv.rings.base, 0);
 }
@@ -122,17 +137,11 @@ void prefill_attention_hopper(cudaStream_t stream, const PrefillArgs& args) {
   if (num_rows == 0) return;
 
   HopperArguments hopper;
-  const int64_t head_row_bytes = 2 * page.head_dim;
-  hopper.q = map_rows(args.q, int64_t{args.num_q_heads} * page.head_dim, num_rows,
-                      args.q_stride * 2, PrefillTileOrder::kTileRows);
-  hopper.pool =
-      map_rows(args.kv.pool.base, page.head_dim, args.kv.pool.num_frames * 2 * page.page_tokens,
-               head_row_bytes, page.page_tokens);
+  hopper.q = map_q(args, num_rows);
+  hopper.pool = map_pages(args.kv.pool.base, page, args.kv.pool.num_frames * page.page_tokens / 4);
   // How many slots the rings have is their owner's to know.
   hopper.rings =
-      args.kv.rings.base == nullptr
-          ? hopper.pool
-          : map_rows(args.kv.rings.base, page.head_dim, kRowsMax, head_row_bytes, page.page_tokens);
+      args.kv.rings.base == nullptr ? hopper.pool : map_pages(args.kv.rings.base, page, kGroupsMax);
   hopper.kv = args.kv;
   hopper.tables = args.tables;
   hopper.out = args.out;

@@ -23,9 +23,10 @@
 namespace ops::cuda {
 
 struct HopperArguments {
-  // Boxes of 64 channels by 128 rows of q (T, Hq * D), and by P rows of the pools (2 P rows a
-  // frame).
-  CUtensorMap q, pool, rings;
+  CUtensorMap q;  // (T, Hq * D) in boxes of 128 rows by 64 channels
+  // (groups of 8 tokens, D / 64, 8, 64) in boxes of P tokens with all their channels: K or V of a
+  // page arrives as one copy, in the order in which wgmma reads it.
+  CUtensorMap pool, rings;
   PrefillTileOrder order;
   KvLayer kv;
   const PageTable* tables;
@@ -69,11 +70,12 @@ struct HopperTile {
 template <int kHeadDim>
 struct alignas(1024) HopperShared {
   static constexpr int kStages = kHeadDim == 128 ? 3 : 4;
-  static constexpr int kHalves = kHeadDim / 64;  // a row of 128 bytes holds 64 channels
+  static constexpr int kHalves = kHeadDim / 64;            // a row of 128 bytes holds 64 channels
+  static constexpr uint32_t kGroupBytes = kHalves * 1024;  // of 8 tokens
   static constexpr uint32_t kTileBytes = kHalves * 128 * 128;  // of 128 rows
 
-  std::byte q[kTileBytes];
-  std::byte k[kStages][kTileBytes];
+  std::byte q[kTileBytes];           // [half][row][128 bytes]
+  std::byte k[kStages][kTileBytes];  // [group][half][token of the group][128 bytes]
   std::byte v[kStages][kTileBytes];
   uint64_t q_full, q_empty;  // q_full also says that `tile` is written
   uint64_t k_full[kStages], k_empty[kStages];
@@ -200,23 +202,18 @@ struct HopperLoader {
     entry = frame_of(tile, first + lane);
   }
 
-  __device__ int32_t entry_of(int32_t block, int32_t i) const {
-    return __shfl_sync(0xffffffff, entry, block * pages_per_block + i - entries_begin);
-  }
-
-  // Has the block's K (row 0 of a frame) or V (row P) brought to `to`; every lane calls.
-  __device__ void load_pages(int32_t block, int32_t frame_row, uint32_t to, uint32_t barrier) {
-    int32_t num_loaded = 0;
-    for (int32_t i = 0; i < pages_per_block; ++i) num_loaded += entry_of(block, i) >= 0;
+  // Has the block's K (group 0 of a frame) or V brought to `to`: each lane asks for its page.
+  __device__ void load_pages(int32_t block, int32_t frame_group, uint32_t to, uint32_t barrier) {
+    const int32_t page = lane - (block * pages_per_block - entries_begin);
+    const bool mine = page >= 0 && page < pages_per_block && entry >= 0;
+    const int32_t num_loaded = __popc(__ballot_sync(0xffffffff, mine));
     if (leader) ptx::mbarrier_arrive_expect(barrier, num_loaded * page_tokens * kHeadDim * 2);
-    for (int32_t i = 0; i < pages_per_block; ++i) {
-      const int32_t frame = entry_of(block, i);
-      if (frame < 0 || !leader) continue;
-      for (int32_t half = 0; half < kHalves; ++half) {
-        ptx::tensor_load_2d(to + (half * kPrefillKeys + i * page_tokens) * 128, map, half * 64,
-                            frame * 2 * page_tokens + frame_row, barrier);
-      }
+    __syncwarp();
+    if (mine) {
+      ptx::tensor_load_4d(to + page * page_tokens * kHeadDim * 2, map, 0, 0, 0,
+                          entry * (page_tokens / 4) + frame_group, barrier);
     }
+    __syncwarp();
   }
 
   __device__ void load_k(int32_t block) {
@@ -237,14 +234,15 @@ struct HopperLoader {
     ptx::mbarrier_wait(ptx::shared_address(&shared.v_empty[v.stage]), v.parity ^ 1);
     const uint32_t to = ptx::shared_address(shared.v[v.stage]);
     if (complete) {
-      load_pages(block, page_tokens, to, full);
+      load_pages(block, page_tokens / 8, to, full);
     } else {
       const uint32_t loaded = ptx::shared_address(&shared.v_loaded);
-      load_pages(block, page_tokens, to, loaded);
+      load_pages(block, page_tokens / 8, to, loaded);
       ptx::mbarrier_wait(loaded, v_loaded_parity);
       v_loaded_parity ^= 1;
       for (int32_t i = lane; i < kHalves * kPrefillKeys * 8; i += 32) {
-        if (tile.segment_sees(key_begin + i / 8 % kPrefillKeys)) continue;
+        const int32_t group = i * 16 / static_cast<int32_t>(Shared::kGroupBytes);
+        if (tile.segment_sees(key_begin + group * 8 + i / 8 % 8)) continue;
         reinterpret_cast<uint4*>(shared.v[v.stage])[i] = uint4{0, 0, 0, 0};
       }
       ptx::fence_proxy_async();
@@ -327,7 +325,8 @@ struct HopperConsumer {
   float s[kPrefillKeys / 2];  // scores, then probabilities, of the rows' keys 8 j + 2 (lane % 4)
   uint32_t p[kPrefillKeys / 16][4];  // probabilities as the product with V takes them
   float o[kHeadDim / 2];
-  float max[2], sum[2];  // sum: of this thread's keys
+  uint32_t q[kHeadDim / 16][4];  // as the product with K takes them
+  float max[2], sum[2];          // sum: of this thread's keys
 
   __device__ HopperConsumer(const HopperArguments& a, Shared& sh) : args(a), shared(sh) {}
 
@@ -336,24 +335,37 @@ struct HopperConsumer {
     if (lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&barrier));
   }
 
-  __device__ void start_scores() {
-    const uint64_t q =
-        ptx::wgmma_operand(ptx::shared_address(shared.q) + warpgroup * 64 * 128, 1024, 0);
-    const uint64_t keys = ptx::wgmma_operand(ptx::shared_address(shared.k[k.stage]), 1024, 0);
+  // Into registers, from rows of 128 bytes whose 16-byte pieces are swizzled: the products then
+  // read K alone from shared memory (less power, so a higher clock), and the next tile's q arrives
+  // under this one.
+  __device__ void load_q() {
+    const int first = row - lane / 4 + lane % 16;
+    const uint32_t from = ptx::shared_address(shared.q) + first * 128;
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i) {
-      const uint32_t offset = (i / 4 * kPrefillKeys * 128 + i % 4 * 32) >> 4;
-      ptx::wgmma_k16(s, q + offset, keys + offset, i > 0);
+      const int piece = i % 4 * 2 + lane / 16;
+      ptx::ldmatrix_x4(q[i], from + i / 4 * 128 * 128 + (piece ^ first % 8) * 16);
+    }
+    __syncwarp();
+    release(shared.q_empty);
+  }
+
+  __device__ void start_scores() {
+    const uint64_t keys =
+        ptx::wgmma_operand(ptx::shared_address(shared.k[k.stage]), Shared::kGroupBytes, 0);
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 16; ++i) {
+      ptx::wgmma_k16(s, q[i], keys + ((i / 4 * 1024 + i % 4 * 32) >> 4), i > 0);
     }
     ptx::wgmma_commit();
   }
 
   __device__ void start_output() {
     const uint64_t values =
-        ptx::wgmma_operand(ptx::shared_address(shared.v[v.stage]), 1024, kPrefillKeys * 128);
+        ptx::wgmma_operand(ptx::shared_address(shared.v[v.stage]), Shared::kGroupBytes, 1024);
 #pragma unroll
     for (int i = 0; i < kPrefillKeys / 16; ++i) {
-      ptx::wgmma_k16_n_fastest(o, p[i], values + (i * 16 * 128 >> 4));
+      ptx::wgmma_k16_n_fastest(o, p[i], values + (i * 2 * Shared::kGroupBytes >> 4));
     }
     ptx::wgmma_commit();
   }
@@ -455,13 +467,14 @@ struct HopperConsumer {
       sum[r] = 0.0f;
     }
     float scale[2];
+    load_q();
     wait_k();
     ptx::wgmma_fence();
     start_scores();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     release_k();
-    if (tile.num_blocks == 1) release(shared.q_empty);
+
     if (!tile.all_seen(tile.block(0))) mask_scores(tile.block(0));
     soften(scale);
     pack_probabilities();
@@ -483,7 +496,7 @@ struct HopperConsumer {
     ptx::wgmma_wait<1>();
     ptx::pin(s);
     release_k();
-    if (i == tile.num_blocks - 1) release(shared.q_empty);
+
     if (!tile.all_seen(block)) mask_scores(block);
     const bool rises = soften(scale);
     compute_before_waiting();

@@ -302,6 +302,16 @@ __device__ __forceinline__ void wgmma_k16(float (&d)[64], uint64_t a, uint64_t b
       : SPILLWAY_D16(0), SPILLWAY_D16(16), SPILLWAY_D16(32), SPILLWAY_D16(48)
       : "l"(a), "l"(b), "r"(add));
 }
+// The same with a in registers as mma.sync's (the warp's 16 rows).
+__device__ __forceinline__ void wgmma_k16(float (&d)[64], const uint32_t (&a)[4], uint64_t b,
+                                          int add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SPILLWAY_D0_31 ", " SPILLWAY_D32_63
+      "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
+      : SPILLWAY_D16(0), SPILLWAY_D16(16), SPILLWAY_D16(32), SPILLWAY_D16(48)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
 // d += a * b; a in registers as mma.sync's (the warp's 16 rows), b in shared memory, n fastest.
 __device__ __forceinline__ void wgmma_k16_n_fastest(float (&d)[64], const uint32_t (&a)[4],
                                                     uint64_t b) {
