@@ -2,12 +2,16 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <new>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/sizes.h"
 #include "load/expected_tensors.h"
@@ -99,40 +103,75 @@ Result<int64_t> total_bytes(const std::string& where, const core::ModelConfig& c
   return total;
 }
 
+// Bytes that one thread fills at a time; each piece of a tensor has a stream of its own.
+constexpr size_t kPieceBytes = size_t{64} << 20;
+
+// Part of a tensor to be filled.
+struct Piece {
+  std::span<std::byte> bytes;
+  TensorRole role = TensorRole::kMatrix;
+  float scale = 1.0f;
+  uint64_t stream = 0;
+};
+
+void fill(const Piece& piece) {
+  if (piece.role == TensorRole::kNorm) {
+    fill_ones(piece.bytes);
+  } else {
+    fill(piece.bytes, piece.scale, piece.stream);
+  }
+}
+
+void add_pieces(const ExpectedTensor& tensor, uint64_t seed, std::span<std::byte> bytes,
+                std::vector<Piece>* pieces) {
+  const float scale = tensor.role == TensorRole::kMatrix
+                          ? 1.0f / std::sqrt(static_cast<float>(tensor.shape.back()))
+                          : kBiasScale;
+  uint64_t stream = hash(tensor.name, seed);
+  for (size_t begin = 0; begin < bytes.size(); begin += kPieceBytes) {
+    const size_t size = std::min(kPieceBytes, bytes.size() - begin);
+    pieces->push_back({bytes.subspan(begin, size), tensor.role, scale, stream});
+    stream = hash(tensor.name, stream);
+  }
+}
+
+void fill_all(std::span<const Piece> pieces) {
+  const size_t num_threads = std::clamp<size_t>(std::thread::hardware_concurrency(), 1,
+                                                std::max<size_t>(1, pieces.size()));
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < pieces.size(); i = next++) fill(pieces[i]);
+  };
+  std::vector<std::jthread> threads;
+  for (size_t i = 1; i < num_threads; ++i) threads.emplace_back(work);
+  work();
+}
+
 }  // namespace
 
 Result<void> make_dummy_weights(const std::string& where, uint64_t seed, ModelFiles& model) {
   ASSIGN_OR_RETURN(model.weight_bytes, total_bytes(where, model.config));
-  return visit_expected_tensors(model.config, [&](const ExpectedTensor& expected) -> Result<void> {
-    std::vector<std::byte> bytes;
-    try {
-      bytes.resize(static_cast<size_t>(tensor_bytes(expected)));
-    } catch (const std::bad_alloc&) {
-      return base::error(Code::kTooLarge, "{}: tensor '{}': no memory for {}", where, expected.name,
-                         base::format_bytes(tensor_bytes(expected)));
-    }
-    const uint64_t stream = hash(expected.name, seed);
-    switch (expected.role) {
-      case TensorRole::kNorm:
-        fill_ones(bytes);
-        break;
-      case TensorRole::kBias:
-        fill(bytes, kBiasScale, stream);
-        break;
-      case TensorRole::kMatrix: {
-        const float fan_in = static_cast<float>(expected.shape.back());
-        fill(bytes, 1.0f / std::sqrt(fan_in), stream);
-        break;
-      }
-    }
-    model.owned.push_back(std::move(bytes));
-    Tensor tensor;
-    tensor.type = core::DType::kBF16;
-    tensor.shape = expected.shape;
-    tensor.bytes = model.owned.back();
-    model.tensors.emplace(expected.name, std::move(tensor));
-    return {};
-  });
+  std::vector<Piece> pieces;
+  RETURN_IF_ERROR(
+      visit_expected_tensors(model.config, [&](const ExpectedTensor& expected) -> Result<void> {
+        const auto size = static_cast<size_t>(tensor_bytes(expected));
+        // Not zeroed: the threads that fill it are the first to touch it.
+        model.owned.emplace_back(new (std::nothrow) std::byte[size]);
+        if (model.owned.back() == nullptr) {
+          return base::error(Code::kTooLarge, "{}: tensor '{}': no memory for {}", where,
+                             expected.name, base::format_bytes(tensor_bytes(expected)));
+        }
+        const std::span<std::byte> bytes(model.owned.back().get(), size);
+        add_pieces(expected, seed, bytes, &pieces);
+        Tensor tensor;
+        tensor.type = core::DType::kBF16;
+        tensor.shape = expected.shape;
+        tensor.bytes = bytes;
+        model.tensors.emplace(expected.name, std::move(tensor));
+        return {};
+      }));
+  fill_all(pieces);
+  return {};
 }
 
 }  // namespace load

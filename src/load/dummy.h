@@ -4,7 +4,7 @@
 // Matrices are normal with variance 1 / fan_in, so that what each layer adds has the size of its
 // input and activations stay finite through any depth; norms are ones; biases are small. Never
 // zeros: some hardware and kernels are faster on zeros. The same (config, seed) gives the same
-// bytes everywhere. About 1.5 GB/s on one core; the memory is the model's.
+// bytes everywhere. About 1.5 GB/s a core, on all of them; the memory is the model's.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,8 @@ struct ModelFiles {
   // canonical name -> tensor; exactly the ones `config` calls for, shapes checked
   std::map<std::string, Tensor> tensors;
   std::vector<std::unique_ptr<base::MappedFile>> files;
-  std::vector<std::vector<std::byte>> owned;  // bytes of generated weights (--load-format dummy)
+  std::vector<std::unique_ptr<std::byte[]>>
+      owned;  // bytes of generated weights (--load-format dummy)
 
   bool has_tokenizer = false;
   // GGUF: complete. Hugging Face: only what is outside tokenizer.json (bos, eos, template)
