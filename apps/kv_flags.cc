@@ -69,8 +69,8 @@ void add_tier_options(CLI::App& command, KvFlags* f) {
       ->group(kTiers);
   command
       .add_option("--load-method", f->load_method,
-                  "host to device: auto, memcpy, batched, uva or bulk (auto; sparse-offload "
-                  "memcpy)")
+                  "host to device: auto, memcpy, batched, uva, bulk, uva-page or staged (auto; "
+                  "sparse-offload memcpy)")
       ->group(kTiers);
   command
       .add_option("--save-method", f->save_method,

@@ -229,7 +229,7 @@ base::Result<void> apply_tiers(const Preset& preset, const KvFlags& flags, KvCho
   if (!tiers.host_memory_bytes) RETURN_IF_ERROR(refuse_without_host_tier(preset, flags));
   if (flags.load_method) {
     ASSIGN_OR_RETURN(tiers.load,
-                     parse_name("--load-method", *flags.load_method, core::LoadMethod::kBulk));
+                     parse_name("--load-method", *flags.load_method, core::LoadMethod::kStaged));
   }
   if (flags.save_method) {
     ASSIGN_OR_RETURN(tiers.save,

@@ -16,7 +16,7 @@ std::string_view name(PageStatsKind kind) {
   return pick<4>({"cuboid-mean", "min-max", "mean-std", "mean"}, kind);
 }
 std::string_view name(LoadMethod method) {
-  return pick<5>({"auto", "memcpy", "batched", "uva", "bulk"}, method);
+  return pick<7>({"auto", "memcpy", "batched", "uva", "bulk", "uva-page", "staged"}, method);
 }
 std::string_view name(SaveMethod method) {
   return pick<5>({"auto", "memcpy", "gpu-direct", "staged", "extents"}, method);

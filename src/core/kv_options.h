@@ -9,13 +9,8 @@
 namespace core {
 
 enum class PageStatsKind : uint8_t { kCuboidMean, kMinMax, kMeanStd, kMean };  // ops/page_stats.h
-enum class LoadMethod : uint8_t {
-  kAuto,
-  kMemcpy,
-  kBatched,
-  kUva,
-  kBulk
-};  // store/transfer_engine.h
+// store/transfer_engine.h, store/cuda/transfers.h
+enum class LoadMethod : uint8_t { kAuto, kMemcpy, kBatched, kUva, kBulk, kUvaPage, kStaged };
 enum class SaveMethod : uint8_t { kAuto, kMemcpy, kGpuDirect, kStaged, kExtents };
 enum class Admission : uint8_t { kNone, kWorkingSet };
 enum class Prefill : uint8_t { kChunked, kLayer };

@@ -28,7 +28,8 @@ bool is_queued(core::SaveMethod method) {
 }
 
 bool by_copy_engine(core::LoadMethod method) {
-  return method == core::LoadMethod::kMemcpy || method == core::LoadMethod::kBatched;
+  return method == core::LoadMethod::kMemcpy || method == core::LoadMethod::kBatched ||
+         method == core::LoadMethod::kStaged;
 }
 
 }  // namespace
@@ -99,7 +100,7 @@ base::Result<void> TransferEngine::Impl::load(std::span<const PageCopy> copies) 
   if (loaded.ok()) {
     std::optional<PageFailure> failure;
     if (loads_) {
-      const bool batched = options_.load == core::LoadMethod::kBatched;
+      const bool batched = options_.load != core::LoadMethod::kMemcpy;
       failure = loads_->copy(copies, batched ? std::ssize(copies) : 1);
     } else {
       failure = gather(copies);

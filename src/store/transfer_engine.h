@@ -3,8 +3,9 @@
 //
 //   load  memcpy      one copy command a page, in order, by the copy engine (a thread here)
 //         batched     one command with the list of pages, by the copy engine
-//         uva         a gather by the compute threads, inside the step (FlashH2D,
-//         SparseServe 3.2.1) bulk        as uva on this back end
+//         uva         a gather by the compute threads, inside the step (FlashH2D, SparseServe
+//         3.2.1)
+//         bulk, uva-page, staged: ways of a GPU; here as uva, uva and batched
 //   save  memcpy      one copy command a page, by the copy engine
 //         gpu-direct  the compute threads scatter pages to their homes, inside the step
 //         staged      pages are collected in one contiguous copy into a staging ring; worker

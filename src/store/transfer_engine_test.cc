@@ -23,7 +23,7 @@ using core::LoadMethod;
 using core::SaveMethod;
 
 constexpr LoadMethod kLoads[] = {LoadMethod::kMemcpy, LoadMethod::kBatched, LoadMethod::kUva,
-                                 LoadMethod::kBulk};
+                                 LoadMethod::kBulk,   LoadMethod::kUvaPage, LoadMethod::kStaged};
 constexpr SaveMethod kSaves[] = {SaveMethod::kMemcpy, SaveMethod::kGpuDirect, SaveMethod::kStaged,
                                  SaveMethod::kExtents};
 constexpr int64_t kPageBytes = 4096 + 32;  // no power of two: pages start anywhere in a line

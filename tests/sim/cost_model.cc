@@ -25,6 +25,8 @@ double Machine::load_bytes(core::LoadMethod method) const {
     case core::LoadMethod::kAuto:  // start-up picks the fastest
     case core::LoadMethod::kUva:
     case core::LoadMethod::kBulk:
+    case core::LoadMethod::kUvaPage:
+    case core::LoadMethod::kStaged:
       return load_gather;
   }
   return load_memcpy;

@@ -8,6 +8,7 @@
 #include "store/cuda/copy_runs.h"
 #include "store/cuda/gather_plan.h"
 #include "store/cuda/saves.h"
+#include "store/cuda/staged_loads.h"
 
 namespace store::cuda {
 namespace {
@@ -81,8 +82,9 @@ class HostLists {
 
 class TransfersImpl : public Transfers {
  public:
-  TransfersImpl(const Calibration& chosen, std::unique_ptr<Saves> saves)
-      : chosen_(chosen), saves_(std::move(saves)) {}
+  TransfersImpl(const Calibration& chosen, std::unique_ptr<Saves> saves,
+                std::unique_ptr<StagedLoads> staged)
+      : chosen_(chosen), saves_(std::move(saves)), staged_(std::move(staged)) {}
 
   SaveTicket save(std::span<const Run> runs, const device::cuda::Event& ready) override {
     return saves_->save(runs, ready);
@@ -108,6 +110,12 @@ class TransfersImpl : public Transfers {
       case LoadMethod::kUva:
         gather_uva(stream.handle(), args);
         return {};
+      case LoadMethod::kUvaPage:
+        gather_uva_page(stream.handle(), args);
+        return {};
+      case LoadMethod::kStaged:
+        RETURN_IF_ERROR(lists_.fetch(stream, args));
+        return staged_->load(stream, lists_.runs());
       case LoadMethod::kMemcpy:
         RETURN_IF_ERROR(lists_.fetch(stream, args));
         return copier_.copy_pages(stream.handle(), lists_.runs(), args.page_bytes);
@@ -130,6 +138,7 @@ class TransfersImpl : public Transfers {
   RunCopier copier_;
   HostLists lists_;
   std::unique_ptr<Saves> saves_;
+  std::unique_ptr<StagedLoads> staged_;  // null with another method
 };
 
 }  // namespace
@@ -149,7 +158,12 @@ base::Result<std::unique_ptr<Transfers>> Transfers::create(const device::cuda::G
   resolved.load = chosen.load;
   resolved.save = chosen.save;
   ASSIGN_OR_RETURN(auto saves, Saves::create(gpu, resolved));
-  return std::unique_ptr<Transfers>(std::make_unique<TransfersImpl>(chosen, std::move(saves)));
+  std::unique_ptr<StagedLoads> staged;
+  if (chosen.load == LoadMethod::kStaged) {
+    ASSIGN_OR_RETURN(staged, StagedLoads::create(options.num_workers));
+  }
+  return std::unique_ptr<Transfers>(
+      std::make_unique<TransfersImpl>(chosen, std::move(saves), std::move(staged)));
 }
 
 }  // namespace store::cuda

@@ -3,7 +3,8 @@
 // LOAD, inside a step: what select_and_resolve() missed, by one of
 //   memcpy   one cudaMemcpyAsync a page          (needs the lists on the host: a round trip)
 //   batched  one batched copy of all of them     (the same)
-//   uva      a gather kernel, plain loads over UVA, one block a page as in the paper, or few blocks
+//   uva      a gather kernel, plain loads over UVA by few blocks; uva-page: one block a page, as in
+//            the paper
 //   bulk     a gather kernel of bulk copies through shared memory (Hopper), few blocks
 //   staged   pages collected by CPU threads into a pinned buffer, one copy, scattered by a kernel
 // The kernels keep 128 KB in flight over all their blocks, whatever the number of them: more buys
@@ -106,8 +107,8 @@ class Transfers {
   // Loads of whole runs (homes -> frames) on a stream, by the copy engine; capturable where `runs`
   // stay. Errors: kIo (some may have been issued).
   virtual base::Result<void> load(device::cuda::Stream& stream, std::span<const Run> runs) = 0;
-  // The chosen gather; capturable unless it needs the host (memcpy, batched: these wait for the
-  // stream and read the lists back). Errors: kIo, only of those.
+  // The chosen gather; capturable unless it needs the host (memcpy, batched, staged: these wait for
+  // the stream and read the lists back). Errors: kIo, only of those.
   virtual base::Result<void> gather(device::cuda::Stream& stream, const GatherArgs& args) = 0;
   virtual int gather_blocks() const = 0;  // SMs that a gather takes at most; 0: the copy engine
   virtual core::LoadMethod load_method() const = 0;

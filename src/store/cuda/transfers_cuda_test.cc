@@ -256,8 +256,8 @@ TEST_F(TransfersCudaTest, EveryLoadMethodGathersByTheSameLists) {
   fill_homes(homes);
   std::vector<std::byte> expected;
   const GatherArgs args = make_lists({17, 0, 60, 1}, 64, homes, &expected);
-  for (const auto method :
-       {LoadMethod::kMemcpy, LoadMethod::kBatched, LoadMethod::kUva, LoadMethod::kBulk}) {
+  for (const auto method : {LoadMethod::kMemcpy, LoadMethod::kBatched, LoadMethod::kUva,
+                            LoadMethod::kBulk, LoadMethod::kUvaPage, LoadMethod::kStaged}) {
     if (method == LoadMethod::kBulk && !gpu_.is_hopper()) continue;
     TransferOptions options;
     options.load = method;
