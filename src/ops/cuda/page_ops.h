@@ -27,6 +27,11 @@ struct StatsPool {
 };
 
 // Pages that the step's rows fill. (num) entries, the number on the device.
+//
+// `kv` and selecting_columns are of one layer, or of all at once (num_kv_heads = L Hk, arrays of
+// all, open_column 0) where no table has a head_stride. Only later rows of the same sequence read a
+// page's codes and statistics: a step that has one row of each sequence may seal all layers in one
+// launch at its end, which spares it two small launches a layer.
 struct SealArgs {
   KvLayer kv;
   core::PageStatsKind kind = core::PageStatsKind::kCuboidMean;

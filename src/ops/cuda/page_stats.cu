@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads) page_stats_kernel(SealArgs args) {
   const float2 key = keys[begin];
   low.begin(key.x);
   high.begin(key.y);
-#pragma unroll 8
+#pragma unroll 16
   for (int32_t t = 0; t < tokens; ++t) {
     const float2 pair = keys[begin + t];
     low.add(pair.x);
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads) page_stats_kernel(SealArgs args) {
   low.settle(args.kind, share);
   high.settle(args.kind, share);
   if (args.kind == core::PageStatsKind::kCuboidMean || args.kind == core::PageStatsKind::kMeanStd) {
-#pragma unroll 8
+#pragma unroll 16
     for (int32_t t = 0; t < tokens; ++t) {
       const float2 pair = keys[begin + t];
       low.add_spread(args.kind, pair.x);

@@ -102,22 +102,28 @@ struct Lane {
   }
 };
 
-// The row's token in K of the head's page; V's is a K behind it.
-__device__ __forceinline__ std::byte* written_row(const RopeParams& p, const Held& held,
-                                                  int32_t kv_head) {
+// Where K or V of this thread's head goes: the row's token in its page. Null: a query head.
+__device__ __forceinline__ std::byte* written_row(const RopeParams& p, const Lane& lane,
+                                                  const Held& held, int32_t begin) {
+  const int32_t head = begin + lane.head - p.args.num_q_heads;
+  if (head < 0 || !lane.has(begin) || held.table < 0) return nullptr;
+  const bool is_v = head >= p.args.kv.num_kv_heads;
+  const int32_t kv_head = is_v ? head - p.args.kv.num_kv_heads : head;
   const KvLayer& kv = p.args.kv;
   const int32_t tokens = kv.pool.page.page_tokens;
   const PageTable& table = p.args.rows.tables[held.table];
   const int32_t page = held.position / tokens;
   const std::byte* frame = p.opens ? open_page_address(kv, table, kv_head, page)
                                    : page_address(kv, table, kv_head, page);
-  return const_cast<std::byte*>(frame) + (held.position - page * tokens) * p.row_bytes;
+  const int32_t token = held.position - page * tokens + (is_v ? tokens : 0);
+  return const_cast<std::byte*>(frame) + token * p.row_bytes;
 }
 
-// Norms, rotates and puts away what a thread holds. `rotations` are of the row; all lanes of a warp
-// call it.
+// Norms, rotates and puts away what a thread holds: a query back to where it came from, K and V to
+// `to`. `rotations` are of the row; all lanes of a warp call it.
 __device__ __forceinline__ void finish(const RopeParams& p, const Lane& lane, const Held& held,
-                                       int64_t row, int32_t begin, const float2* rotations) {
+                                       int64_t row, int32_t begin, std::byte* to,
+                                       const float2* rotations) {
   const QkvArgs& args = p.args;
   const int32_t head = begin + lane.head, kv_heads = args.kv.num_kv_heads;
   const bool is_q = head < args.num_q_heads, is_v = head >= args.num_q_heads + kv_heads;
@@ -149,13 +155,11 @@ __device__ __forceinline__ void finish(const RopeParams& p, const Lane& lane, co
     }
   }
   if (is_q) {
-    __nv_bfloat16* to = lane.at(p, row, begin);
-    store8(to, a);
-    store8(to + lane.half, b);
+    __nv_bfloat16* back = lane.at(p, row, begin);
+    store8(back, a);
+    store8(back + lane.half, b);
     return;
   }
-  std::byte* to = written_row(p, held, (head - args.num_q_heads) % kv_heads);
-  if (is_v) to += args.kv.pool.page.page_tokens * p.row_bytes;
   store_stored(p.stored, to, lane.i, a);
   store_stored(p.stored, to, lane.i + lane.half, b);
 }
@@ -176,6 +180,7 @@ __global__ void __launch_bounds__(kThreadsMax, 2) rope_and_write_kernel(RopePara
     if (next_begin >= lane.heads) next_begin = 0, next_row += gridDim.x;
     Held next;
     if (next_row < p.args.rows.num_rows) next = lane.fetch(p, next_row, next_begin);
+    std::byte* const to = written_row(p, lane, held, begin);
     if (begin == 0) {
       turn ^= 1;
       for (int32_t c = static_cast<int32_t>(threadIdx.x); c < lane.half; c += blockDim.x) {
@@ -185,7 +190,7 @@ __global__ void __launch_bounds__(kThreadsMax, 2) rope_and_write_kernel(RopePara
       }
       __syncthreads();
     }
-    if (held.table >= 0) finish(p, lane, held, row, begin, rotations[turn]);
+    if (held.table >= 0) finish(p, lane, held, row, begin, to, rotations[turn]);
     held = next, row = next_row, begin = next_begin;
   }
 }

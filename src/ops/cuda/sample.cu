@@ -18,18 +18,18 @@ __device__ int32_t choose(Row<kBlocks>& row, const SampleRow& params) {
   const bool leads = row.block() == 0 && threadIdx.x == 0;
   if (params.temperature < kGreedyTemperature || isinf(best)) return leads ? id_of(row.best()) : -1;
   const Weigher weigher{best, 1.0f / params.temperature, params.min_p};
-  uint64_t count = 0, total = row.weigh(weigher, &count);
+  uint64_t count = 0, total = row.weigh(weigher, {}, &count);
   if (params.top_k > 0 && static_cast<uint64_t>(params.top_k) < count) {
-    row.drop(row.template find_cut<false>(static_cast<uint64_t>(params.top_k), kLowestKey + 1,
-                                          count, weigher));
-    total = row.weigh(weigher, &count);
+    const Cut cut = row.template find_cut<false>(static_cast<uint64_t>(params.top_k),
+                                                 kLowestKey + 1, count, weigher);
+    total = row.weigh(weigher, cut, &count);
   }
   if (params.top_p < 1.0f) {
     const auto wanted =
         static_cast<uint64_t>(ceil(static_cast<double>(params.top_p) * static_cast<double>(total)));
-    row.drop(row.template find_cut<true>(max(uint64_t{1}, min(wanted, total)), kLowestKey + 1,
-                                         count, weigher));
-    total = row.weigh(weigher, &count);
+    const Cut cut = row.template find_cut<true>(max(uint64_t{1}, min(wanted, total)),
+                                                kLowestKey + 1, count, weigher);
+    total = row.weigh(weigher, cut, &count);
   }
   const double uniform = philox_uniform(params.seed, static_cast<uint64_t>(params.draw));
   const auto target = static_cast<uint64_t>(uniform * static_cast<double>(total));

@@ -20,6 +20,7 @@ constexpr int kClusterBlocks = 8;
 constexpr int kTile = 128;                       // elements that a warp handles at once: 4 a lane
 constexpr int64_t kVocabMax = int64_t{1} << 19;  // weights of all fit 63 bits, counts 20
 constexpr float kGreedyTemperature = 1e-5f;      // as ops/sample.cc
+constexpr int kCandidates = 256;  // from so many on, a cut is found among them one by one
 constexpr int kWeightBits = 44;
 constexpr int kCountBits = 21;  // three counts in a word
 constexpr uint32_t kCountMask = (1u << kCountBits) - 1;
@@ -86,6 +87,9 @@ struct Shared {
   uint64_t warp_masses[kWarps];
   uint64_t top[32];
   uint32_t num_top;
+  // Of the first block: candidates for a cut.
+  uint64_t candidates[kCandidates], worths[kCandidates];
+  uint32_t num_candidates;
 };
 
 struct Add {
@@ -123,7 +127,7 @@ class Row {
     count_ = max(0, min(part, vocab - begin_));
     first_ = static_cast<int32_t>(threadIdx.x) / 32 * segment_ +
              static_cast<int32_t>(threadIdx.x) % 32 * 4;
-    if (threadIdx.x == 0) shared_.num_top = 0;
+    if (threadIdx.x == 0) shared_.num_top = shared_.num_candidates = 0;
   }
 
   __device__ int32_t block() const { return block_; }
@@ -169,17 +173,19 @@ class Row {
     __syncthreads();
   }
 
-  // The sum of all weights; what weighs nothing becomes -infinity. Counts what does.
-  __device__ uint64_t weigh(const Weigher& weigher, uint64_t* count) {
+  // The sum of the weights of what the cut keeps; all else, and what weighs nothing, becomes
+  // -infinity. Counts what is left.
+  __device__ uint64_t weigh(const Weigher& weigher, const Cut& cut, uint64_t* count) {
     uint64_t sums[2] = {};
     for_each([&](float4& x, int32_t i) {
       float values[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
-      for (float& value : values) {
-        const uint64_t mass = weigher.mass(value);
+      for (int j = 0; j < 4; ++j) {
+        const bool kept = cut.keeps(key_of(values[j]), begin_ + i + j);
+        const uint64_t mass = kept ? weigher.mass(values[j]) : 0;
         sums[0] += mass;
         sums[1] += mass != 0;
-        if (mass == 0) value = -INFINITY;
+        if (mass == 0) values[j] = -INFINITY;
       }
       *reinterpret_cast<float4*>(data_ + i) = {values[0], values[1], values[2], values[3]};
     });
@@ -197,16 +203,6 @@ class Row {
     });
     over_group(sum, Add());
     return sum[0];
-  }
-
-  __device__ void drop(const Cut& cut) {
-    for_each([&](float4& x, int32_t i) {
-      float values[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        if (!cut.keeps(key_of(values[j]), begin_ + i + j)) values[j] = -INFINITY;
-      *reinterpret_cast<float4*>(data_ + i) = {values[0], values[1], values[2], values[3]};
-    });
   }
 
   // The cut that keeps the best tokens: `target` of them, or the fewest whose weights reach it.
@@ -236,17 +232,9 @@ class Row {
   template <int kCount, typename Op>
   __device__ void over_group(uint64_t (&values)[kCount], const Op& op) {
     over_block(values, op);
-    if constexpr (kBlocks == 1) {
+    const Shared* theirs = shared_of(static_cast<int32_t>(threadIdx.x % kBlocks));
 #pragma unroll
-      for (int v = 0; v < kCount; ++v) values[v] = shared_.sums[turn_][v];
-    } else {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-      const auto* theirs = cooperative_groups::this_cluster().map_shared_rank(
-          &shared_, static_cast<int>(threadIdx.x % kBlocks));
-#pragma unroll
-      for (int v = 0; v < kCount; ++v) values[v] = over_lanes<kBlocks>(theirs->sums[turn_][v], op);
-#endif
-    }
+    for (int v = 0; v < kCount; ++v) values[v] = over_lanes<kBlocks>(theirs->sums[turn_][v], op);
     turn_ ^= 1;
   }
 
@@ -262,10 +250,22 @@ class Row {
   }
 
  private:
+  // What another block of the row has in its shared memory.
+  __device__ __forceinline__ Shared* shared_of(int32_t block) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if constexpr (kBlocks > 1)
+      return cooperative_groups::this_cluster().map_shared_rank(&shared_, block);
+#endif
+    return &shared_;
+  }
+
   // One pass of a search, over thresholds from the least likely up.
   template <bool kMass>
   __device__ void narrow(Bracket& bracket, const uint64_t (&at)[3], uint64_t target,
                          const Weigher& weigher);
+  // The cut among few tokens.
+  template <bool kMass>
+  __device__ Cut choose_cut(const Bracket& bracket, uint64_t target, const Weigher& weigher);
   // The cut that keeps what is above `key`, and the `wanted` first ids that have it.
   __device__ Cut first_ids(uint32_t key, uint64_t wanted);
 
@@ -336,7 +336,7 @@ __device__ Cut Row<kBlocks>::find_cut(uint64_t target, uint32_t lowest, uint64_t
   Bracket bracket{.low = lowest, .high = (best_ >> 32) + 1, .count_low = count};
   bool first_pass = true;
   while (bracket.high - bracket.low > 1) {
-    if (kMass ? bracket.count() == 1 : bracket.count_low == target) break;
+    if (bracket.count() <= kCandidates) return choose_cut<kMass>(bracket, target, weigher);
     const uint64_t low = bracket.low, width = bracket.high - low;
     uint64_t at[3] = {low + width / 4, low + width / 2, low + width / 4 * 3 + width % 4 * 3 / 4};
     if (first_pass) {  // most cuts are within e^-10 of the best
@@ -349,14 +349,53 @@ __device__ Cut Row<kBlocks>::find_cut(uint64_t target, uint32_t lowest, uint64_t
     }
     narrow<kMass>(bracket, at, target, weigher);
   }
+  // All with one key.
   const Cut cut{static_cast<uint32_t>(bracket.low), INT32_MAX};
-  if (bracket.high - bracket.low > 1) return cut;
-  uint64_t wanted = target - bracket.above;  // of those with this key
+  uint64_t wanted = target - bracket.above;
   if constexpr (kMass) {
     const uint64_t each = max(uint64_t{1}, weigher.mass(logit_of(cut.key)));
     wanted = (wanted + each - 1) / each;
   }
   return wanted >= bracket.count() ? cut : first_ids(cut.key, wanted);
+}
+
+template <int kBlocks>
+template <bool kMass>
+__device__ Cut Row<kBlocks>::choose_cut(const Bracket& bracket, uint64_t target,
+                                        const Weigher& weigher) {
+  Shared* const first = shared_of(0);
+  const auto from = static_cast<uint32_t>(bracket.low),
+             to = static_cast<uint32_t>(bracket.high - 1);
+  for_each([&](const float4& x, int32_t i) {
+    const float values[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t key = key_of(values[j]);
+      if (key < from || key > to || begin_ + i + j >= args_.vocab_size) continue;
+      const uint32_t place = atomicAdd(&first->num_candidates, 1u);
+      if (place < kCandidates) first->candidates[place] = ranked(values[j], begin_ + i + j);
+    }
+  });
+  meet();
+  // The candidate with which those likelier reach the target.
+  uint64_t found[1] = {}, mine = 0, worth = 1;
+  const uint32_t count = min(shared_.num_candidates, static_cast<uint32_t>(kCandidates));
+  const bool has_one = block_ == 0 && threadIdx.x < count;
+  if (has_one) {
+    mine = shared_.candidates[threadIdx.x];
+    if constexpr (kMass) worth = weigher.mass(logit_of(static_cast<uint32_t>(mine >> 32)));
+    shared_.worths[threadIdx.x] = worth;
+  }
+  __syncthreads();
+  if (has_one) {
+    uint64_t before = bracket.above;
+    for (uint32_t other = 0; other < count; ++other)
+      before += shared_.candidates[other] > mine ? shared_.worths[other] : 0;
+    if (before < target && target - before <= worth) found[0] = mine;
+  }
+  over_group(found, Max());
+  if (threadIdx.x == 0) shared_.num_candidates = 0;  // the next search is a sum or more away
+  return {static_cast<uint32_t>(found[0] >> 32), id_of(found[0])};
 }
 
 template <int kBlocks>
@@ -439,14 +478,7 @@ __device__ int32_t Row<kBlocks>::draw(uint64_t target, const Weigher& weigher) {
   // After weigh(): warp_masses are of now. Blocks before this one:
   uint64_t mine = 0, before = 0;
   for (int w = 0; w < kWarps; ++w) mine += shared_.warp_masses[w];
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if constexpr (kBlocks > 1) {
-    for (int32_t b = 0; b < block_; ++b) {
-      const auto* theirs = cooperative_groups::this_cluster().map_shared_rank(&shared_, b);
-      before += theirs->sums[turn_ ^ 1][0];
-    }
-  }
-#endif
+  for (int32_t b = 0; b < block_; ++b) before += shared_of(b)->sums[turn_ ^ 1][0];
   if (target < before || target - before >= mine) return -1;
   uint64_t rest = target - before;
   const auto warp = static_cast<int>(threadIdx.x / 32);
@@ -485,11 +517,7 @@ __device__ int32_t Row<kBlocks>::draw(uint64_t target, const Weigher& weigher) {
 
 template <int kBlocks>
 __device__ void Row<kBlocks>::list_top(const Cut& cut, float log_sum, SampleResult& result) {
-  Shared* first = &shared_;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if constexpr (kBlocks > 1)
-    first = cooperative_groups::this_cluster().map_shared_rank(&shared_, 0);
-#endif
+  Shared* const first = shared_of(0);
   for_each([&](const float4& x, int32_t i) {
     const float values[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
