@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "core/kv_options.h"
 #include "core/model_config.h"
 #include "engine/options.h"
 #include "exec/executor.h"
@@ -25,6 +26,12 @@ extern const bool kBuiltForGpu;
 struct GpuExecutorOptions {
   exec::KvOptions kv;
   int32_t num_blocks = 0;
+  // A host tier: blocks are its homes.
+  bool has_tier = false;
+  core::TierOptions tiers;
+  int32_t num_frames = 0, scratch_frames = 0;
+  bool home_streaming_heads = false;
+  int32_t activation_pages = 0, model_dim = 0;
   std::vector<core::TokenId> eos;
   bool deterministic = false;
   bool use_graphs = true;

@@ -19,6 +19,16 @@ model::cuda::DecoderLimits decoder_limits(const exec::KvOptions& kv, bool determ
           .deterministic = deterministic};
 }
 
+exec::cuda::CudaTierOptions tier_options(const GpuExecutorOptions& options) {
+  exec::cuda::CudaTierOptions tier{.num_homes = options.num_blocks,
+                                   .num_frames = options.num_frames,
+                                   .scratch_frames = options.scratch_frames,
+                                   .home_streaming_heads = options.home_streaming_heads};
+  tier.transfers.load = options.tiers.load;
+  tier.transfers.save = options.tiers.save;
+  return tier;
+}
+
 class CudaGpu final : public Gpu {
  public:
   explicit CudaGpu(device::cuda::GpuInfo info) : info_(std::move(info)) {}
@@ -51,6 +61,11 @@ class CudaGpu final : public Gpu {
                                              .num_blocks = options.num_blocks,
                                              .eos = options.eos,
                                              .use_graphs = options.use_graphs};
+    if (options.has_tier) {
+      executor.tier = tier_options(options);
+      executor.prefill = {.activation_pages = options.activation_pages,
+                          .model_dim = options.model_dim};
+    }
     ASSIGN_OR_RETURN(auto created, exec::cuda::CudaExecutor::create(info_, std::move(stream),
                                                                     std::move(decoder), executor));
     return std::unique_ptr<exec::Executor>(std::move(created));

@@ -248,11 +248,19 @@ base::Result<void> make_gpu_executor(const ServingOptions& options, const engine
                                      House* house) {
   const core::ModelConfig& c = house->files->config;
   const int64_t begin_us = now_us();
-  const GpuExecutorOptions executor{.kv = engine::kv_options(e, c, house->sizes, 1),
-                                    .num_blocks = house->sizes.num_blocks,
-                                    .eos = all_eos(e, c),
-                                    .deterministic = options.deterministic,
-                                    .use_graphs = !options.enforce_eager};
+  const GpuExecutorOptions executor{
+      .kv = engine::kv_options(e, c, house->sizes, 1),
+      .num_blocks = house->sizes.num_blocks,
+      .has_tier = e.tiers.host_memory_bytes.has_value(),
+      .tiers = e.tiers,
+      .num_frames = house->sizes.num_frames,
+      .scratch_frames = house->sizes.scratch_frames,
+      .home_streaming_heads = e.heads.any_streaming() && e.prefix_cache,
+      .activation_pages = house->sizes.activation_pages,
+      .model_dim = c.model_dim,
+      .eos = all_eos(e, c),
+      .deterministic = options.deterministic,
+      .use_graphs = !options.enforce_eager};
   ASSIGN_OR_RETURN(house->executor, house->gpu->make_executor(*house->files, *house->pool, executor,
                                                               load_progress("loading weights")));
   end_progress();
@@ -268,7 +276,7 @@ base::Result<void> choose_device(const ServingOptions& options, const engine::En
   if (options.device == "cpu" || (options.device == "auto" && !kBuiltForGpu)) return {};
   base::Result<std::unique_ptr<Gpu>> gpu = find_gpu();
   std::string why = gpu.ok() ? "" : gpu.error().message;
-  if (gpu.ok() && e.tiers.host_memory_bytes) why = "there is no host tier below a GPU yet";
+  if (gpu.ok() && has_disk(e)) why = "there is no disk tier (--disk-path) below a GPU yet";
   if (gpu.ok() && tap != nullptr) why = "selections are watched on the CPU alone";
   if (why.empty()) {
     house->gpu = std::move(gpu).value();

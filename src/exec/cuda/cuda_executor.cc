@@ -70,10 +70,12 @@ base::Result<std::unique_ptr<CudaExecutor>> CudaExecutor::create(
     const device::cuda::GpuInfo& gpu, std::unique_ptr<device::cuda::Stream> stream,
     std::unique_ptr<model::cuda::Decoder> decoder, const CudaExecutorOptions& options) {
   CHECK(options.kv.gpu);
-  ASSIGN_OR_RETURN(CudaKv kv,
-                   CudaKv::create(*stream, options.kv,
-                                  {.num_rows = options.num_blocks,
-                                   .num_blocks = options.kv.is_sparse() ? options.num_blocks : 0}));
+  ASSIGN_OR_RETURN(
+      CudaKv kv,
+      CudaKv::create(*stream, options.kv,
+                     {.num_rows = options.tier ? options.tier->num_frames : options.num_blocks,
+                      .scratch_frames = options.tier ? options.tier->scratch_frames : 0,
+                      .num_blocks = options.kv.is_sparse() ? options.num_blocks : 0}));
   std::unique_ptr<CudaExecutor> made(
       new CudaExecutor(gpu, std::move(stream), std::move(decoder), options, std::move(kv)));
   RETURN_IF_ERROR(made->allocate());
@@ -100,24 +102,29 @@ CudaExecutor::~CudaExecutor() {
 base::Result<void> CudaExecutor::allocate() {
   const KvOptions& kv = options_.kv;
   const core::ModelConfig& config = decoder_->config();
+  const bool tiered = options_.tier.has_value();
   if (kv_.selecting().num_columns() > 0) {
-    ASSIGN_OR_RETURN(SelectMemory select, SelectMemory::create(*stream_, kv, /*tiered=*/false));
+    ASSIGN_OR_RETURN(SelectMemory select, SelectMemory::create(*stream_, kv, tiered));
     select_ = std::make_unique<SelectMemory>(std::move(select));
   }
   ASSIGN_OR_RETURN(slot_memory_, SlotMemory::create(*stream_, {.num_slots = kv.max_num_seqs,
-                                                               .pages_max = kv.pages_max()}));
+                                                               .pages_max = kv.pages_max(),
+                                                               .tiered = tiered}));
   tables_ = std::make_unique<SlotTables>(SlotTablesShape{.num_slots = kv.max_num_seqs,
                                                          .pages_max = kv.pages_max(),
-                                                         .page_tokens = kv.page.page_tokens},
+                                                         .page_tokens = kv.page.page_tokens,
+                                                         .tiered = tiered},
                                          *slot_memory_);
-  ASSIGN_OR_RETURN(inputs_, StepInputs::create(kv, slot_memory_->rows(), select_.get(), nullptr));
+  if (tiered) RETURN_IF_ERROR(allocate_tier());
+  ASSIGN_OR_RETURN(inputs_,
+                   StepInputs::create(kv, slot_memory_->rows(), select_.get(), tier_.get()));
   ASSIGN_OR_RETURN(outputs_, StepOutputs::create(kv));
   const int32_t logits_rows = logits_rows_max(kv);
   ASSIGN_OR_RETURN(samples_,
                    SampleInputs::create(kv, config.vocab_size, logits_rows, options_.eos));
   ASSIGN_OR_RETURN(attention_,
                    CudaAttention::create(gpu_, *stream_, kv, config.num_q_heads, kv_, select_.get(),
-                                         nullptr, slot_memory_->rows(), *inputs_, outputs_));
+                                         tier_.get(), slot_memory_->rows(), *inputs_, outputs_));
   ASSIGN_OR_RETURN(logits_, device::cuda::Buffer::allocate(
                                 int64_t{logits_rows} * config.vocab_size * 4, "logits"));
   ASSIGN_OR_RETURN(
@@ -126,10 +133,37 @@ base::Result<void> CudaExecutor::allocate() {
           ops::cuda::sample_workspace_bytes(logits_rows, config.vocab_size), "sampling workspace"));
   stream_->fill(sample_workspace_.data(), 0, sample_workspace_.size());
   edits_moved_ = samples_.moved();
-  const KvBytes bytes = kv_bytes(kv);
-  device_bytes_ = kv_.bytes() + bytes.slot_state * kv.max_num_seqs + bytes.scratch +
-                  staging_bytes(config, kv, gpu_.num_sms) + decoder_->workspace_bytes();
+  device_bytes_ = count_device_bytes();
   return stream_->synchronize();
+}
+
+base::Result<void> CudaExecutor::allocate_tier() {
+  CHECK(select_ != nullptr, "a host tier without selection");
+  slot_memory_->set_residency(select_->state(), kv_.pool(), kv_.frame_column_of());
+  ASSIGN_OR_RETURN(tier_, CudaTier::create(gpu_, options_.kv, *options_.tier,
+                                           {.stream = stream_.get(),
+                                            .kv = &kv_,
+                                            .memory = slot_memory_.get(),
+                                            .tables = tables_.get()}));
+  if (options_.prefill.activation_pages == 0) return {};
+  ASSIGN_OR_RETURN(prefill_,
+                   SegmentedPrefill::create(*stream_, options_.kv, options_.prefill, *tier_));
+  return {};
+}
+
+int64_t CudaExecutor::count_device_bytes() const {
+  const KvOptions& kv = options_.kv;
+  const KvBytes bytes = kv_bytes(kv);
+  int64_t total = kv_.bytes() + bytes.slot_state * kv.max_num_seqs + bytes.scratch +
+                  staging_bytes(decoder_->config(), kv, gpu_.num_sms) + decoder_->workspace_bytes();
+  if (tier_ != nullptr) {
+    total += tier_->bytes() + (prefill_ != nullptr ? prefill_->bytes() : 0) +
+             (SelectMemory::slot_bytes(kv, true) - SelectMemory::slot_bytes(kv, false) +
+              SlotMemory::slot_bytes(kv.pages_max(), true) -
+              SlotMemory::slot_bytes(kv.pages_max(), false)) *
+                 kv.max_num_seqs;
+  }
+  return total;
 }
 
 base::Result<void> CudaExecutor::run(const core::StepPlan& plan,
@@ -142,9 +176,14 @@ base::Result<void> CudaExecutor::run(const core::StepPlan& plan,
   result->unwritten.clear();
   RETURN_IF_ERROR(device::cuda::use_gpu(gpu_));
   RETURN_IF_ERROR(check(plan));
-  move_pages(plan, transfers);
+  result_ = result;
+  RETURN_IF_ERROR(move_pages(plan, transfers));
   prepare_result(plan, result);
-  RETURN_IF_ERROR(run_pass(whole_passes(plan), result));
+  const std::span<const core::Segment> whole = whole_passes(plan);
+  RETURN_IF_ERROR(run_pass(whole, result));
+  RETURN_IF_ERROR(run_segmented(plan, whole.size(), result));
+  if (tier_ != nullptr) tier_->end_step(result);
+  for (core::SegmentResult& r : result->segments) r.sampled = r.sampled && r.error.empty();
   result->kv.device_bytes_peak = device_bytes_;
   result->run_us = std::chrono::duration_cast<std::chrono::microseconds>(
                        std::chrono::steady_clock::now() - begin)
@@ -165,8 +204,12 @@ base::Result<void> CudaExecutor::check(const core::StepPlan& plan) const {
     CHECK(int64_t{s.token_end} <= static_cast<int64_t>(s.blocks.size()) * kv.page.page_tokens);
     CHECK(s.slot >= 0 && s.slot < kv.max_num_seqs && s.token_end <= kv.context_max,
           "slot {} at {} tokens", s.slot, s.token_end);
-    CHECK(s.activations.empty() && s.layer_begin == 0 && s.layer_end == num_layers,
+    CHECK(s.layer_begin >= 0 && s.layer_begin < s.layer_end && s.layer_end <= num_layers);
+    const bool segmented = !s.activations.empty();
+    CHECK(segmented ? prefill_ != nullptr : s.layer_end - s.layer_begin == num_layers,
           "layers [{}, {}) of a prompt that has no activations", s.layer_begin, s.layer_end);
+    CHECK(segmented || &s < whole_passes(plan).data() + whole_passes(plan).size(),
+          "segments with activations are the last");
     if (s.policy.kind == core::AttentionPolicy::Kind::kSparse &&
         (s.policy.budget_tokens < 2 * kv.page.page_tokens ||
          s.policy.budget_tokens > kv.sparse.budget_tokens)) {
@@ -177,10 +220,13 @@ base::Result<void> CudaExecutor::check(const core::StepPlan& plan) const {
   return {};
 }
 
-void CudaExecutor::move_pages(const core::StepPlan& plan, const core::TransferPlan& transfers) {
+base::Result<void> CudaExecutor::move_pages(const core::StepPlan& plan,
+                                            const core::TransferPlan& transfers) {
+  if (tier_ != nullptr) return tier_->begin_step(plan, transfers);
   for (const core::BlockCopy& copy : transfers.copies) kv_.copy_tokens(*stream_, copy);
   for (const core::Segment& segment : plan.segments) tables_->enter(segment, 0);
   slot_memory_->flush();
+  return {};
 }
 
 // 0, unless every segment is one decode row that is sampled.
@@ -208,12 +254,63 @@ base::Result<void> CudaExecutor::run_pass(std::span<const core::Segment> planned
   RETURN_IF_ERROR(stream_->synchronize());
   if (pass->num_rows == 0) return {};
   RETURN_IF_ERROR(read_selections(*pass, result));
-  return read_logits(*pass, result);
+  return read_logits(*pass, 0, result);
+}
+
+// One by one, behind the rest of the step: each is many passes of a layer.
+base::Result<void> CudaExecutor::run_segmented(const core::StepPlan& plan, size_t begin,
+                                               core::StepResult* result) {
+  for (size_t i = begin; i < plan.segments.size(); ++i) {
+    RETURN_IF_ERROR(prefill_->run(plan.segments[i], i, *this));
+  }
+  if (prefill_ == nullptr) return {};
+  result->kv.layers_segmented += prefill_->take_layers_run();
+  return stream_->synchronize();
+}
+
+base::Result<void> CudaExecutor::run_tile(const core::Segment& tile, size_t index, int32_t layer,
+                                          float* hidden) {
+  const KvOptions& kv = options_.kv;
+  const bool is_last = layer + 1 == kv.num_layers;
+  ASSIGN_OR_RETURN(const Pass* const pass, inputs_->build(*stream_, {&tile, 1}, 0));
+  const bool has_logits = is_last && pass->logits_max > 0;
+  outputs_.begin(pass->selects_max, has_logits ? pass->logits_max : 0);
+  if (has_logits) {
+    RETURN_IF_ERROR(samples_.build(*stream_, {&tile, 1}, pass->host_logits_rows, pass->logits_max));
+  }
+  inputs_->upload(*stream_);
+  attention_->begin_pass(*stream_);
+  RETURN_IF_ERROR(decoder_->forward({.tokens = pass->rows.tokens,
+                                     .num_rows = pass->num_rows,
+                                     .attention = attention_.get(),
+                                     .layer_begin = layer,
+                                     .layer_end = layer + 1,
+                                     .hidden = hidden}));
+  attention_->end_pass(*stream_, layer, layer + 1);
+  result_->kv.pages_sealed += int64_t{pass->num_sealed} * kv_.num_selecting(layer);
+  if (is_quantised(kv)) {
+    result_->kv.pages_quantised += int64_t{pass->num_sealed} * kv.num_kv_heads;
+  }
+  return has_logits ? finish_tile(*pass, index) : base::Result<void>{};
+}
+
+base::Result<void> CudaExecutor::finish_tile(const Pass& pass, size_t index) {
+  outputs_.clear(*stream_);
+  RETURN_IF_ERROR(enqueue_logits(pass));
+  outputs_.download(*stream_, static_cast<int32_t>(pass.host_logits_rows.size()));
+  RETURN_IF_ERROR(stream_->synchronize());
+  return read_logits(pass, index, result_);
+}
+
+// Replays run the launches of the pass that was captured: one group, and no round trip.
+bool CudaExecutor::can_replay(const Pass& pass, int32_t pad_rows) const {
+  return options_.use_graphs && pad_rows > 0 && pass.groups.size() == 1 &&
+         (tier_ == nullptr || tier_->is_capturable());
 }
 
 base::Result<void> CudaExecutor::launch(const Pass& pass, int32_t pad_rows,
                                         core::StepResult* result) {
-  if (pad_rows == 0 || !options_.use_graphs) return enqueue(pass);
+  if (!can_replay(pass, pad_rows)) return enqueue(pass);
   if (edits_moved_ != samples_.moved()) {
     graphs_.clear();
     edits_moved_ = samples_.moved();
@@ -331,11 +428,13 @@ void CudaExecutor::count_selections(const ops::cuda::SelectRow& row, core::KvCou
   }
 }
 
-base::Result<void> CudaExecutor::read_logits(const Pass& pass, core::StepResult* result) const {
+// Segments of the pass are those of the plan from number `first_segment` on.
+base::Result<void> CudaExecutor::read_logits(const Pass& pass, size_t first_segment,
+                                             core::StepResult* result) const {
   for (size_t i = 0; i < pass.host_logits_rows.size(); ++i) {
     const LogitsRow& row = pass.host_logits_rows[i];
     const core::Segment& s = pass.planned[static_cast<size_t>(row.segment)];
-    core::SegmentResult& r = result->segments[static_cast<size_t>(row.segment)];
+    core::SegmentResult& r = result->segments[first_segment + static_cast<size_t>(row.segment)];
     const ops::cuda::SampleResult& sampled = outputs_.host_results()[i];
     if (sampled.token < 0 || sampled.token >= decoder_->config().vocab_size) {
       return base::error(base::Code::kInternal, "the GPU drew token {}", sampled.token);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,7 +20,9 @@
 #include "device/cuda/runtime.h"
 #include "exec/cuda/cuda_attention.h"
 #include "exec/cuda/cuda_kv.h"
+#include "exec/cuda/cuda_tier.h"
 #include "exec/cuda/sample_inputs.h"
+#include "exec/cuda/segmented.h"
 #include "exec/cuda/select_memory.h"
 #include "exec/cuda/slot_memory.h"
 #include "exec/cuda/slot_tables.h"
@@ -34,11 +37,13 @@ namespace exec::cuda {
 struct CudaExecutorOptions {
   KvOptions kv;  // of a GPU: KvOptions::gpu
   int32_t num_blocks = 0;
-  std::vector<core::TokenId> eos;  // masked while a sequence is shorter than min_tokens
+  std::optional<CudaTierOptions> tier;  // blocks are then its homes
+  SegmentedOptions prefill;             // with a host tier
+  std::vector<core::TokenId> eos;       // masked while a sequence is shorter than min_tokens
   bool use_graphs = true;
 };
 
-class CudaExecutor final : public Executor {
+class CudaExecutor final : public Executor, private TileRunner {
  public:
   // Takes over the stream, on which the decoder was made, and the decoder. Errors: kTooLarge.
   static base::Result<std::unique_ptr<CudaExecutor>> create(
@@ -58,6 +63,7 @@ class CudaExecutor final : public Executor {
 
   // For tests: whose memory they look at.
   CudaKv& kv() { return kv_; }
+  CudaTier* tier() { return tier_.get(); }
   device::cuda::Stream& stream() { return *stream_; }
 
  private:
@@ -72,8 +78,16 @@ class CudaExecutor final : public Executor {
                std::unique_ptr<model::cuda::Decoder> decoder, const CudaExecutorOptions& options,
                CudaKv kv);
   base::Result<void> allocate();
+  base::Result<void> allocate_tier();
   base::Result<void> check(const core::StepPlan& plan) const;
-  void move_pages(const core::StepPlan& plan, const core::TransferPlan& transfers);
+  base::Result<void> move_pages(const core::StepPlan& plan, const core::TransferPlan& transfers);
+  bool can_replay(const Pass& pass, int32_t pad_rows) const;
+  base::Result<void> run_segmented(const core::StepPlan& plan, size_t begin,
+                                   core::StepResult* result);
+  base::Result<void> run_tile(const core::Segment& tile, size_t index, int32_t layer,
+                              float* hidden) override;
+  base::Result<void> finish_tile(const Pass& pass, size_t index);
+  int64_t count_device_bytes() const;
   int32_t padding_of(std::span<const core::Segment> planned) const;
   base::Result<void> run_pass(std::span<const core::Segment> planned, core::StepResult* result);
   base::Result<void> launch(const Pass& pass, int32_t pad_rows, core::StepResult* result);
@@ -82,7 +96,8 @@ class CudaExecutor final : public Executor {
   void prepare_result(const core::StepPlan& plan, core::StepResult* result) const;
   base::Result<void> read_selections(const Pass& pass, core::StepResult* result) const;
   void count_selections(const ops::cuda::SelectRow& row, core::KvCounters* kv) const;
-  base::Result<void> read_logits(const Pass& pass, core::StepResult* result) const;
+  base::Result<void> read_logits(const Pass& pass, size_t first_segment,
+                                 core::StepResult* result) const;
 
   const device::cuda::GpuInfo gpu_;
   std::unique_ptr<device::cuda::Stream> stream_;
@@ -92,6 +107,8 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<SelectMemory> select_;  // null where nothing selects
   std::unique_ptr<SlotMemory> slot_memory_;
   std::unique_ptr<SlotTables> tables_;
+  std::unique_ptr<CudaTier> tier_;             // or null
+  std::unique_ptr<SegmentedPrefill> prefill_;  // with a host tier
   std::unique_ptr<StepInputs> inputs_;
   StepOutputs outputs_;
   SampleInputs samples_;
@@ -101,6 +118,7 @@ class CudaExecutor final : public Executor {
   std::map<GraphKey, StepGraph> graphs_;
   int64_t edits_moved_ = 0;  // when the graphs were captured
   int64_t device_bytes_ = 0;
+  core::StepResult* result_ = nullptr;  // of the running step
 };
 
 }  // namespace exec::cuda

@@ -48,14 +48,22 @@ void CudaTier::begin_layer(const core::Segment& segment, int32_t layer, int32_t 
        .table = buffer_table_.as<int32_t>()});
 }
 
-// Calls add(page, flat frame, home column, count) for each run of pages [begin, end).
+// Calls add(page, flat frame, home column, count) for each run of pages [begin, end): in the
+// layer's buffer, or in the rows of a sequence without.
 template <typename Add>
 void CudaTier::for_each_buffer_run(const core::Segment& segment, int32_t layer, int32_t begin,
                                    int32_t end, Add add) const {
   const LayerBuffer pages = buffer(segment, layer);
-  const int32_t first = parts_.kv->columns().layer_begin(layer);
+  const core::KvColumns& columns = parts_.kv->columns();
+  const int32_t first = columns.layer_begin(layer);
   for (int32_t page = begin; page < end; ++page) {
     for (const ColumnRun& run : layer_runs(frame_runs_by_layer_, layer)) {
+      if (segment.layer_buffers.empty()) {
+        const int64_t row = tables_.row_of(segment.slot, page);
+        CHECK(row >= 0, "sequence {}: page {} has no row", core::number(segment.seq), page);
+        add(page, row * columns.num_columns() + run.device, run.home, run.count);
+        continue;
+      }
       const int32_t column = run.device - first;
       pages.for_each_run(page, column, column + run.count,
                          [&](int64_t flat, int32_t i, int32_t count) {

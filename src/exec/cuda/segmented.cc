@@ -33,7 +33,7 @@ int32_t SegmentedPrefill::prefill_end(const core::Segment& segment) const {
 
 base::Result<void> SegmentedPrefill::run(const core::Segment& segment, size_t index,
                                          TileRunner& runner) {
-  CHECK(segment.kind == core::RowKind::kPrompt && !segment.layer_buffers.empty());
+  CHECK(segment.kind == core::RowKind::kPrompt);
   CHECK(
       segment.token_begin >= segment.activation_begin && segment.token_end <= prefill_end(segment),
       "rows [{}, {}) of a prefill of [{}, {})", segment.token_begin, segment.token_end,
@@ -53,6 +53,7 @@ base::Result<void> SegmentedPrefill::run(const core::Segment& segment, size_t in
 
 // Returns false when the prefix of the sequence could not be had: its error says so.
 bool SegmentedPrefill::begin_layer(const core::Segment& segment, size_t index, int32_t layer) {
+  if (segment.layer_buffers.empty()) return true;
   tier_.begin_layer(segment, layer, pages_of(segment.token_end));
   if (segment.token_begin != segment.activation_begin) return true;
   return tier_.load_prefix(segment, index, layer,
@@ -127,6 +128,7 @@ void SegmentedPrefill::end_layer(const core::Segment& segment, int32_t layer) {
   const bool is_last = layer + 1 == kv_options_.num_layers;
   tier_.save_layer(segment, layer, segment.activation_begin / page_tokens, end / page_tokens,
                    is_last);
+  if (segment.layer_buffers.empty()) return;
   // The tail of quantised KV is an open page, which is the slot's already.
   if (end % page_tokens != 0 && !kv_options_.page.is_quantised()) {
     tier_.keep_tail(segment, layer, end / page_tokens);

@@ -1,6 +1,6 @@
 // Layer-segmented prefill on a GPU: a prompt through a range of layers, one layer at a time over
-// all its tokens, with K and V of a layer in one of two layer buffers. The twin of
-// exec/segmented_prefill.h.
+// all its tokens, with K and V of a layer in one of two layer buffers (or, for a sequence that
+// fits, straight in its rows). The twin of exec/segmented_prefill.h.
 //
 // The residual stream (FP32) waits in activation pages between layers; where the pages of a tile
 // follow each other in memory, as they nearly always do, the layers work on them in place. A layer
