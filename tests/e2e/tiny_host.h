@@ -1,8 +1,9 @@
-// For tests of executors: a small model with random weights, and a host that plans steps by hand.
+// For tests of executors: a host that plans steps by hand.
 //
 // TinyHost keeps the books of one executor in the plainest way: homes and rows of frames from free
 // lists, one sequence a slot, every step planned from what the test said. Rows that a sequence
-// loses and homes that nobody holds are filled with NaN, so that a stale read shows.
+// loses and homes that nobody holds are filled with NaN, so that a stale read shows. The executor
+// is the CPU's (tiny_cpu.h), or the GPU's where TINY_CUDA is defined (tests/gpu/tiny_cuda.h).
 #pragma once
 
 #include <algorithm>
@@ -16,94 +17,14 @@
 #include <vector>
 
 #include "base/check.h"
-#include "exec/cpu_executor.h"
-#include "load/dummy.h"
-#include "load/model_files.h"
-#include "model/model.h"
-#include "ops/op_table.h"
+#include "e2e/tiny_shape.h"
+#ifdef TINY_CUDA
+#include "gpu/tiny_cuda.h"
+#else
+#include "e2e/tiny_cpu.h"
+#endif
 
 namespace exec {
-
-// What a step gave a sequence: compared bit by bit.
-struct Sampled {
-  core::TokenId token = 0;
-  std::vector<core::TokenLogprob> top;
-};
-inline bool same_bits(const Sampled& a, const Sampled& b) {
-  return a.token == b.token && std::ranges::equal(a.top, b.top, [](const auto& x, const auto& y) {
-           return x.token == y.token && std::memcmp(&x.logprob, &y.logprob, 4) == 0;
-         });
-}
-
-struct TinyShape {
-  int32_t page_tokens = 16, budget_tokens = 64, rows_max = 64, max_num_seqs = 4;
-  int32_t context_max = 640, reuse_interval = 1, dense_layers = 0;
-  core::HeadKinds heads;
-  core::DType kv_type = core::DType::kBF16;
-};
-
-class TinyModel {
- public:
-  static constexpr int32_t kLayers = 3, kKvHeads = 2, kHeadDim = 16, kVocab = 96;
-
-  explicit TinyModel(const TinyShape& shape) : shape_(shape) {
-    files_.config = {.arch = core::Arch::kQwen3,
-                     .name = "tiny",
-                     .num_layers = kLayers,
-                     .model_dim = 64,
-                     .ffn_dim = 96,
-                     .num_q_heads = 4,
-                     .num_kv_heads = kKvHeads,
-                     .head_dim = kHeadDim,
-                     .vocab_size = kVocab,
-                     .context_max = shape.context_max,
-                     .qk_norm = true};
-    load::make_dummy_weights("tiny", 5, files_).value();
-    model_ = model::create_model(stream_, ops_, files_,
-                                 {.rows_max = shape.rows_max,
-                                  .decode_rows_max = shape.rows_max,
-                                  .logits_rows_max = kLogitsRows,
-                                  .context_max = shape.context_max,
-                                  .page_tokens = shape.page_tokens},
-                                 {})
-                 .value();
-  }
-
-  CpuExecutorOptions options(int32_t num_blocks) const {
-    CpuExecutorOptions o;
-    o.kv = {.num_layers = kLayers,
-            .num_kv_heads = kKvHeads,
-            .page = {.type = shape_.kv_type,
-                     .page_tokens = shape_.page_tokens,
-                     .logical_page_tokens = shape_.page_tokens,
-                     .head_dim = kHeadDim},
-            .heads = shape_.heads,
-            .rings = shape_.heads.any_streaming(),
-            .sparse = {.budget_tokens = shape_.budget_tokens,
-                       .logical_page_tokens = shape_.page_tokens,
-                       .reuse_interval = shape_.reuse_interval,
-                       .dense_layers = shape_.dense_layers},
-            .rows_max = shape_.rows_max,
-            .max_num_seqs = shape_.max_num_seqs,
-            .context_max = shape_.context_max,
-            .num_threads = 2};
-    o.num_blocks = num_blocks;
-    return o;
-  }
-  std::unique_ptr<CpuExecutor> executor(const CpuExecutorOptions& o) {
-    return CpuExecutor::create(stream_, ops_, *model_, files_.config, o).value();
-  }
-  const TinyShape& shape() const { return shape_; }
-  int32_t model_dim() const { return files_.config.model_dim; }
-
- private:
-  TinyShape shape_;
-  base::ThreadPool pool_{2};
-  device::Stream stream_{pool_};
-  const ops::OpTable& ops_ = ops::op_table(device::detect_isa());
-  load::ModelFiles files_;
-  std::unique_ptr<model::Model> model_;
-};
 
 class TinyHost {
  public:
@@ -124,16 +45,8 @@ class TinyHost {
   };
 
   // `num_rows` == 0: no host tier.
-  TinyHost(TinyModel& model, int32_t num_blocks, int32_t num_rows, HostTierOptions tier = {})
-      : model_(model) {
-    CpuExecutorOptions o = model.options(num_blocks);
-    if (num_rows > 0) {
-      tier.num_homes = num_blocks;
-      tier.num_frames = num_rows;
-      o.tier = tier;
-      o.prefill = {.activation_pages = 64, .model_dim = model.model_dim()};
-    }
-    executor_ = model.executor(o);
+  TinyHost(TinyModel& model, int32_t num_blocks, int32_t num_rows, const TinyTier& tier = {})
+      : model_(model), device_(model, num_blocks, num_rows, tier) {
     for (int32_t b = num_blocks; b-- > 0;) free_blocks_.push_back(core::BlockId{b});
     for (int32_t r = num_rows; r-- > 0;) free_rows_.push_back(core::FrameId{r});
     if (num_rows == 0) return;
@@ -141,8 +54,8 @@ class TinyHost {
     for (core::FrameId r : free_rows_) poison(r);
   }
 
-  CpuExecutor& executor() { return *executor_; }
-  bool tiered() const { return executor_->tier() != nullptr; }
+  auto& executor() { return device_.executor(); }
+  bool tiered() const { return device_.tiered(); }
   const core::StepResult& result() const { return result_; }
   const core::KvCounters& totals() const { return totals_; }
   size_t rows_free() const { return free_rows_.size(); }
@@ -174,7 +87,7 @@ class TinyHost {
   }
   void give_layer_buffers(Sequence& s) {
     const int32_t pages = (s.prompt_len + page_tokens() - 1) / page_tokens();
-    const auto& columns = executor_->kv().columns();
+    const core::KvColumns& columns = device_.columns();
     const int32_t frames = pages * columns.layer_columns_max();
     const int32_t rows = 2 * ((frames + columns.num_columns() - 1) / columns.num_columns());
     for (int32_t i = 0; i < rows; ++i) s.layer_buffers.push_back(take_row());
@@ -260,7 +173,7 @@ class TinyHost {
     for (const core::Segment& seg : planned_) {
       if (seg.activations.empty()) plan_.num_rows += seg.token_end - seg.token_begin;
     }
-    executor_->run(plan_, transfers_, &result_).value();
+    executor().run(plan_, transfers_, &result_).value();
     totals_.add(result_.kv);
     for (size_t i = 0; i < planned_.size(); ++i) commit(*planned_of_[i], planned_[i], i);
     planned_.clear();
@@ -293,21 +206,8 @@ class TinyHost {
   }
   int32_t page_tokens() const { return model_.shape().page_tokens; }
 
-  void poison(core::FrameId row) {
-    const store::PagePool& pool = executor_->kv().frames();
-    for (int32_t column = 0; column < pool.shape().num_columns; ++column) {
-      std::memset(pool.item(column, core::index(row)), 0xff,
-                  static_cast<size_t>(pool.shape().item_bytes));
-    }
-  }
-  void poison(core::BlockId block) {
-    if (!tiered()) return;
-    const store::PagePool& pool = executor_->tier()->homes();
-    for (int32_t column = 0; column < pool.shape().num_columns; ++column) {
-      std::memset(pool.item(column, core::index(block)), 0xff,
-                  static_cast<size_t>(pool.shape().item_bytes));
-    }
-  }
+  void poison(core::FrameId row) { device_.poison(row); }
+  void poison(core::BlockId block) { device_.poison(block); }
 
  private:
   void commit(Sequence& s, const core::Segment& seg, size_t i) {
@@ -321,7 +221,7 @@ class TinyHost {
   }
 
   TinyModel& model_;
-  std::unique_ptr<CpuExecutor> executor_;
+  TinyDevice device_;
   std::vector<core::BlockId> free_blocks_, ended_blocks_;
   std::vector<core::FrameId> free_rows_, cut_rows_;
   std::vector<std::unique_ptr<Sequence>> sequences_;

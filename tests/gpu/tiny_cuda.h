@@ -1,0 +1,100 @@
+// The GPU under exec/TinyHost: what tests/e2e/tiny_cpu.h is for the CPU. Products are
+// deterministic, so that batches, chunks and tiles change no bit.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "e2e/tiny_shape.h"
+#include "exec/cuda/cuda_executor.h"
+#include "load/dummy.h"
+#include "load/model_files.h"
+#include "model/cuda/decoder.h"
+
+namespace exec {
+
+class TinyModel {
+ public:
+  static constexpr int32_t kLayers = TinyShape::kLayers, kKvHeads = TinyShape::kKvHeads,
+                           kHeadDim = 64, kVocab = TinyShape::kVocab;
+
+  explicit TinyModel(const TinyShape& shape) : shape_(shape) {
+    files_.config = shape.config(kHeadDim);
+    load::make_dummy_weights("tiny", 5, files_).value();
+  }
+
+  std::unique_ptr<cuda::CudaExecutor> executor(cuda::CudaExecutorOptions o) {
+    o.kv = shape_.kv(kHeadDim);
+    o.kv.gpu = true;
+    auto stream = std::make_unique<device::cuda::Stream>(device::cuda::Stream::create().value());
+    auto decoder =
+        model::cuda::Decoder::create(gpu_, *stream, pool_, files_,
+                                     {.rows_max = shape_.rows_max,
+                                      .logits_rows_max = cuda::CudaExecutor::logits_rows_max(o.kv),
+                                      .deterministic = true},
+                                     {})
+            .value();
+    return cuda::CudaExecutor::create(gpu_, std::move(stream), std::move(decoder), o).value();
+  }
+  const TinyShape& shape() const { return shape_; }
+  int32_t model_dim() const { return files_.config.model_dim; }
+
+ private:
+  TinyShape shape_;
+  device::cuda::GpuInfo gpu_ = device::cuda::find_gpu().value();
+  base::ThreadPool pool_{2};
+  load::ModelFiles files_;
+};
+
+using TinyTier = cuda::CudaTierOptions;
+
+// Every so many saves one takes its time.
+inline store::cuda::SaveFault slow_saves(int every) {
+  auto count = std::make_shared<std::atomic<int>>(0);
+  return [count, every](store::cuda::SaveTicket) -> base::Result<void> {
+    if (++*count % every == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return {};
+  };
+}
+
+class TinyDevice {
+ public:
+  // `num_rows` == 0: no host tier.
+  TinyDevice(TinyModel& model, int32_t num_blocks, int32_t num_rows, TinyTier tier) {
+    cuda::CudaExecutorOptions o;
+    o.num_blocks = num_blocks;
+    if (num_rows > 0) {
+      tier.num_homes = num_blocks;
+      tier.num_frames = num_rows;
+      tier.transfers.staging_bytes = 8 << 20;
+      o.tier = tier;
+      o.prefill = {.activation_pages = 64, .model_dim = model.model_dim()};
+    }
+    executor_ = model.executor(o);
+  }
+
+  cuda::CudaExecutor& executor() { return *executor_; }
+  bool tiered() const { return executor_->tier() != nullptr; }
+  const core::KvColumns& columns() const { return executor_->kv().columns(); }
+  void poison(core::FrameId row) {
+    const ops::cuda::KvPool& pool = executor_->kv().pool();
+    executor_->stream().fill(executor_->kv().page(core::index(row), 0), 0xff,
+                             pool.num_columns * pool.page_bytes);
+  }
+  void poison(core::BlockId block) {
+    if (!tiered()) return;
+    const cuda::CudaTier& tier = *executor_->tier();
+    std::memset(
+        tier.home(block, 0), 0xff,
+        static_cast<size_t>(tier.home_columns().num_columns() * executor_->kv().pool().page_bytes));
+  }
+
+ private:
+  std::unique_ptr<cuda::CudaExecutor> executor_;
+};
+
+}  // namespace exec
