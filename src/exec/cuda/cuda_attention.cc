@@ -39,11 +39,11 @@ base::Result<void> CudaAttention::allocate(Stream& stream) {
   RETURN_IF_ERROR(allocate(places * options_.pages_max() * 4, "page scores", &scores_));
   RETURN_IF_ERROR(allocate(list_bytes, "selected frames", &frames_));
   RETURN_IF_ERROR(allocate(places * 4, "selection counts", &num_listed_));
-  RETURN_IF_ERROR(allocate(8, "selection counts", &scratch_taken_));
   if (tier_ == nullptr) return {};
   RETURN_IF_ERROR(allocate(list_bytes, "missed pages", &miss_homes_));
   RETURN_IF_ERROR(allocate(list_bytes, "missed pages", &miss_frames_));
   RETURN_IF_ERROR(allocate(places * 4, "missed pages", &num_misses_));
+  RETURN_IF_ERROR(allocate(8, "missed pages", &scratch_taken_));
   return {};
 }
 
