@@ -1,0 +1,68 @@
+"""What the GPU's libraries reach, measured beside our kernels: prints one JSON object. Needs torch with CUDA.
+
+    python3 bench/gpu_peers.py
+
+Medians over CUDA events, in microseconds, on random data: cuDNN's attention (through torch) for prompts and for decode, cuBLAS
+products, one large copy in each direction, and a copy on the device.
+"""
+
+import json
+import statistics
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+torch.manual_seed(1)
+HQ, HK, D = 32, 8, 128
+
+
+def median_us(work, repeats):
+    samples = []
+    for i in range(repeats + 2):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        if i > 1:
+            samples.append(begin.elapsed_time(end) * 1e3)
+    return statistics.median(samples)
+
+
+def heads(batch, heads_, tokens):
+    return torch.randn(batch, tokens, heads_, D, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+
+
+def attention_us(batch, queries, keys, repeats):
+    q, k, v = heads(batch, HQ, queries), heads(batch, HK, keys), heads(batch, HK, keys)
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        return median_us(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=queries == keys, enable_gqa=True), repeats)
+
+
+def product_us(m, n, k):
+    x, w = (torch.randn(a, k, device="cuda", dtype=torch.bfloat16) for a in (m, n))
+    return median_us(lambda: F.linear(x, w), 20)
+
+
+def copy_gbs(to, source):
+    return to.numel() / median_us(lambda: to.copy_(source, non_blocking=True), 7) * 1e-3
+
+
+def main():
+    result = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
+    for tokens, repeats in ((8192, 9), (32768, 7), (131072, 3)):
+        result[f"prefill_{tokens}_us"] = attention_us(1, tokens, tokens, repeats)
+    for batch, tokens in ((8, 131072), (1, 131072), (1, 32768), (64, 1024)):
+        result[f"decode_{batch}x{tokens}_us"] = attention_us(batch, 1, tokens, 15)
+    for m, n, k in ((2048, 28672, 4096), (8192, 28672, 4096), (16, 28672, 4096)):
+        result[f"product_{m}x{n}x{k}_us"] = product_us(m, n, k)
+    host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
+    device = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    result["h2d_gbs"], result["d2h_gbs"] = copy_gbs(device, host), copy_gbs(host, device)
+    result["d2d_gbs"] = 2 * copy_gbs(device, torch.empty_like(device))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
