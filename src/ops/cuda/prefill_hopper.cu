@@ -66,7 +66,7 @@ CUtensorMap map_q(const PrefillArgs& args, int32_t num_rows) {
   const auto columns = static_cast<cuuint64_t>(args.num_q_heads * args.kv.pool.page.head_dim);
   return map_tensor<2>(args.q, {columns, static_cast<cuuint64_t>(num_rows)},
                        {static_cast<cuuint64_t>(args.q_stride) * 2},
-                       {64, PrefillTileOrder::kTileRows});
+                       {64, static_cast<cuuint32_t>(hopper_rows(args.kv.pool.page.head_dim))});
 }
 
 // `num_groups` groups of 8 tokens: those of K, then of V, of one frame after the other.
@@ -87,15 +87,16 @@ void launch(cudaStream_t stream, const HopperArguments& args, int num_blocks) {
   static const cudaError_t allowed = cudaFuncSetAttribute(
       prefill_hopper_kernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   CHECK(allowed == cudaSuccess, "prefill_hopper: {}", cudaGetErrorString(allowed));
-  prefill_hopper_kernel<kHeadDim><<<num_blocks, kPrefillThreads, kSharedBytes, stream>>>(args);
+  prefill_hopper_kernel<kHeadDim>
+      <<<num_blocks, HopperShared<kHeadDim>::kThreads, kSharedBytes, stream>>>(args);
   device::cuda::check_launch("prefill_hopper");
 }
 
 void launch_segments(cudaStream_t stream, const PrefillArgs& args, HopperArguments& hopper,
                      int32_t begin, int32_t end) {
   hopper.order =
-      order_tiles(args.host_segments + begin, end - begin, args.num_q_heads / args.kv.num_kv_heads,
-                  4 * args.kv.pool.page.head_dim);
+      order_tiles(args.host_segments + begin, end - begin, hopper_rows(args.kv.pool.page.head_dim),
+                  args.num_q_heads / args.kv.num_kv_heads, 4 * args.kv.pool.page.head_dim);
   hopper.num_tiles = hopper.order.tiles_of_head() * args.num_q_heads;
   if (hopper.num_tiles == 0) return;
   hopper.counters = next_counters();

@@ -1,11 +1,11 @@
 // The prefill kernel for Hopper: its shared memory, its two roles and their stages.
 //
-// A persistent thread block of three warpgroups takes tiles of 128 query rows of one head. One warp
-// of the first warpgroup finds the tile's pages and has the copy engine bring them, a block of 128
-// keys at a time, into rings of K and V; the other two warpgroups compute 64 rows each. While a
-// warpgroup's product P V of one block and Q K^T of the next run on the tensor cores, it computes
-// the softmax of that next block, and named barriers make the two warpgroups take turns, so that
-// one's softmax runs under the other's products.
+// A persistent thread block takes tiles of 128 or 192 query rows of one head. One warp of its first
+// warpgroup finds the tile's pages and has the copy engine bring them, a block of 128 keys at a
+// time, into rings of K and V; the other two or three warpgroups compute 64 rows each. While a
+// warpgroup's product P V of one block runs on the tensor cores, it computes the softmax of the
+// next block, and named barriers make the warpgroups take turns, so that one's softmax runs under
+// the others' products.
 //
 // Blocks of keys are counted from position 0 and a row meets them in their order. A block that a
 // row does not see (its tile does) leaves the row's maximum, sum and output bit for bit as they
@@ -23,7 +23,7 @@
 namespace ops::cuda {
 
 struct HopperArguments {
-  CUtensorMap q;  // (T, Hq * D) in boxes of 128 rows by 64 channels
+  CUtensorMap q;  // (T, Hq * D) in boxes of a tile's rows by 64 channels
   // (groups of 8 tokens, D / 64, 8, 64) in boxes of P tokens with all their channels: K or V of a
   // page arrives as one copy, in the order in which wgmma reads it.
   CUtensorMap pool, rings;
@@ -37,13 +37,17 @@ struct HopperArguments {
   uint32_t* counters;  // {next tile, finished blocks}, both 0 before and after the launch
 };
 
-constexpr int kPrefillThreads = 384;
+// Rows of a tile, 64 for each warpgroup that computes. At D 64 the exponentials take as long as the
+// products, and a third warpgroup fills their gaps; at D 128 there are no registers for one.
+constexpr int hopper_rows(int head_dim) {
+  return head_dim == 128 ? 128 : 192;
+}
 constexpr int kPrefillKeys = 128;  // of a block
 constexpr int kPrefillHeadsMax = 128;
 
 // What a tile is, as the two roles need it.
 struct HopperTile {
-  int32_t row_begin = 0, rows = 0;             // of the step; at most 128
+  int32_t row_begin = 0, rows = 0;             // of the step
   int32_t position = 0;                        // of row_begin
   int32_t segment_begin = 0, segment_end = 0;  // positions
   int32_t kv_head = 0, q_head = 0;             // of the layer
@@ -59,11 +63,11 @@ struct HopperTile {
   __device__ bool segment_sees(int32_t key) const {
     return key < segment_end && (local == 0 || key < sink || key > segment_begin - local);
   }
-  // Whether each row of the tile sees each key of the block.
-  __device__ bool all_seen(int32_t block) const {
+  // Whether each of the tile's `tile_rows` rows sees each key of the block.
+  __device__ bool all_seen(int32_t block, int32_t tile_rows) const {
     const int32_t begin = block * kPrefillKeys, end = begin + kPrefillKeys;
-    return end <= position + 1 && (local == 0 || end <= sink ||
-                                   begin > position + PrefillTileOrder::kTileRows - 1 - local);
+    return end <= position + 1 &&
+           (local == 0 || end <= sink || begin > position + tile_rows - 1 - local);
   }
 };
 
@@ -72,11 +76,15 @@ struct alignas(1024) HopperShared {
   static constexpr int kStages = kHeadDim == 128 ? 3 : 4;
   static constexpr int kHalves = kHeadDim / 64;            // a row of 128 bytes holds 64 channels
   static constexpr uint32_t kGroupBytes = kHalves * 1024;  // of 8 tokens
-  static constexpr uint32_t kTileBytes = kHalves * 128 * 128;  // of 128 rows
+  static constexpr int kRows = hopper_rows(kHeadDim);
+  static constexpr int kWarpgroups = kRows / 64;  // that compute
+  static constexpr int kThreads = (1 + kWarpgroups) * 128;
+  static constexpr uint32_t kQBytes = kHalves * kRows * 128;
+  static constexpr uint32_t kBlockBytes = kHalves * kPrefillKeys * 128;
 
-  std::byte q[kTileBytes];           // [half][row][128 bytes]
-  std::byte k[kStages][kTileBytes];  // [group][half][token of the group][128 bytes]
-  std::byte v[kStages][kTileBytes];
+  std::byte q[kQBytes];               // [half][row][128 bytes]
+  std::byte k[kStages][kBlockBytes];  // [group][half][token of the group][128 bytes]
+  std::byte v[kStages][kBlockBytes];
   uint64_t q_full, q_empty;  // q_full also says that `tile` is written
   uint64_t k_full[kStages], k_empty[kStages];
   uint64_t v_full[kStages], v_empty[kStages];
@@ -147,9 +155,9 @@ struct HopperLoader {
     if (number >= args.num_tiles) return tile;
     const PrefillTile found = args.order.at(number, num_dense, args.kv.num_kv_heads);
     const PrefillSegment& segment = args.order.segments[found.segment];
-    const int32_t skipped = found.index * PrefillTileOrder::kTileRows;
+    const int32_t skipped = found.index * Shared::kRows;
     tile.row_begin = segment.row_begin + skipped;
-    tile.rows = min(segment.row_end - tile.row_begin, PrefillTileOrder::kTileRows);
+    tile.rows = min(segment.row_end - tile.row_begin, Shared::kRows);
     tile.position = segment.position_begin + skipped;
     tile.segment_begin = segment.position_begin;
     tile.segment_end = segment.position_begin + segment.row_end - segment.row_begin;
@@ -261,9 +269,9 @@ struct HopperLoader {
       ptx::mbarrier_arrive(full);
       return;
     }
-    ptx::mbarrier_arrive_expect(full, Shared::kTileBytes);
+    ptx::mbarrier_arrive_expect(full, Shared::kQBytes);
     for (int32_t half = 0; half < kHalves; ++half) {
-      ptx::tensor_load_2d(ptx::shared_address(shared.q) + half * 128 * 128, &args.q,
+      ptx::tensor_load_2d(ptx::shared_address(shared.q) + half * Shared::kRows * 128, &args.q,
                           tile.q_head * kHeadDim + half * 64, tile.row_begin, full);
     }
   }
@@ -309,6 +317,8 @@ template <int kHeadDim>
 struct HopperConsumer {
   using Shared = HopperShared<kHeadDim>;
   static constexpr int kHalves = Shared::kHalves;
+  // Of three warpgroups each thread has too few.
+  static constexpr bool kQInRegisters = Shared::kWarpgroups == 2;
   static constexpr int kBarrier = 1;  // named barriers kBarrier + warpgroup: its turn
   // A maximum may fall behind by this much (in log2) before the output is rescaled: probabilities
   // then reach 2^8, which BF16 holds as well as 1.
@@ -325,7 +335,7 @@ struct HopperConsumer {
   float s[kPrefillKeys / 2];  // scores, then probabilities, of the rows' keys 8 j + 2 (lane % 4)
   uint32_t p[kPrefillKeys / 16][4];  // probabilities as the product with V takes them
   float o[kHeadDim / 2];
-  uint32_t q[kHeadDim / 16][4];  // as the product with K takes them
+  uint32_t q[kHeadDim / 16][4];  // as the product with K takes them, if in registers
   float max[2], sum[2];          // sum: of this thread's keys
 
   __device__ HopperConsumer(const HopperArguments& a, Shared& sh) : args(a), shared(sh) {}
@@ -344,18 +354,25 @@ struct HopperConsumer {
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i) {
       const int piece = i % 4 * 2 + lane / 16;
-      ptx::ldmatrix_x4(q[i], from + i / 4 * 128 * 128 + (piece ^ first % 8) * 16);
+      ptx::ldmatrix_x4(q[i], from + i / 4 * Shared::kRows * 128 + (piece ^ first % 8) * 16);
     }
     __syncwarp();
     release(shared.q_empty);
   }
 
   __device__ void start_scores() {
+    [[maybe_unused]] const uint64_t rows =
+        ptx::wgmma_operand(ptx::shared_address(shared.q) + warpgroup * 64 * 128, 1024, 0);
     const uint64_t keys =
         ptx::wgmma_operand(ptx::shared_address(shared.k[k.stage]), Shared::kGroupBytes, 0);
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i) {
-      ptx::wgmma_k16(s, q[i], keys + ((i / 4 * 1024 + i % 4 * 32) >> 4), i > 0);
+      const uint64_t key = keys + ((i / 4 * 1024 + i % 4 * 32) >> 4);
+      if constexpr (kQInRegisters) {
+        ptx::wgmma_k16(s, q[i], key, i > 0);
+      } else {
+        ptx::wgmma_k16(s, rows + ((i / 4 * Shared::kRows * 128 + i % 4 * 32) >> 4), key, i > 0);
+      }
     }
     ptx::wgmma_commit();
   }
@@ -467,15 +484,15 @@ struct HopperConsumer {
       sum[r] = 0.0f;
     }
     float scale[2];
-    load_q();
+    if (kQInRegisters) load_q();
     wait_k();
     ptx::wgmma_fence();
     start_scores();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     release_k();
-
-    if (!tile.all_seen(tile.block(0))) mask_scores(tile.block(0));
+    if (!kQInRegisters && tile.num_blocks == 1) release(shared.q_empty);
+    if (!tile.all_seen(tile.block(0), Shared::kRows)) mask_scores(tile.block(0));
     soften(scale);
     pack_probabilities();
   }
@@ -492,12 +509,12 @@ struct HopperConsumer {
     wait_v();
     ptx::wgmma_fence();
     start_output();
-    ptx::named_arrive(kBarrier + (warpgroup ^ 1), 256);
+    ptx::named_arrive(kBarrier + (warpgroup + 1) % Shared::kWarpgroups, 256);
     ptx::wgmma_wait<1>();
     ptx::pin(s);
     release_k();
-
-    if (!tile.all_seen(block)) mask_scores(block);
+    if (!kQInRegisters && i == tile.num_blocks - 1) release(shared.q_empty);
+    if (!tile.all_seen(block, Shared::kRows)) mask_scores(block);
     const bool rises = soften(scale);
     compute_before_waiting();
     ptx::wgmma_wait<0>();
@@ -565,7 +582,8 @@ struct HopperConsumer {
   }
 
   __device__ void run() {
-    if (warpgroup == 1) ptx::named_arrive(kBarrier, 256);  // the first turn is warpgroup 0's
+    if (warpgroup == Shared::kWarpgroups - 1)
+      ptx::named_arrive(kBarrier, 256);  // the first turn is warpgroup 0's
     for (uint32_t parity = 0;; parity ^= 1) {
       ptx::mbarrier_wait(ptx::shared_address(&shared.q_full), parity);
       tile = shared.tile;
@@ -578,14 +596,14 @@ struct HopperConsumer {
 };
 
 template <int kHeadDim>
-__global__ __launch_bounds__(kPrefillThreads, 1) void prefill_hopper_kernel(
+__global__ __launch_bounds__(HopperShared<kHeadDim>::kThreads, 1) void prefill_hopper_kernel(
     const __grid_constant__ HopperArguments args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shared = HopperShared<kHeadDim>;
   extern __shared__ __align__(1024) std::byte memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == 0) {
-    constexpr uint32_t kWarps = 8;  // that compute
+    constexpr uint32_t kWarps = 4 * Shared::kWarpgroups;  // that compute
     ptx::mbarrier_init(ptx::shared_address(&shared.q_full), 1);
     ptx::mbarrier_init(ptx::shared_address(&shared.q_empty), kWarps);
     for (int i = 0; i < Shared::kStages; ++i) {
@@ -598,12 +616,12 @@ __global__ __launch_bounds__(kPrefillThreads, 1) void prefill_hopper_kernel(
     ptx::fence_barrier_init();
   }
   __syncthreads();
-  // 168 registers a thread at the start: 40 and 232 use the same 64,512.
+  // The registers of the start, 168 or 128 a thread, are shared out anew.
   if (threadIdx.x < 128) {
-    ptx::registers_down_to<40>();
+    ptx::registers_down_to<Shared::kWarpgroups == 2 ? 40 : 32>();
     if (threadIdx.x < 32) HopperLoader<kHeadDim>(args, shared).run();
   } else {
-    ptx::registers_up_to<232>();
+    ptx::registers_up_to<Shared::kWarpgroups == 2 ? 232 : 160>();
     HopperConsumer<kHeadDim>(args, shared).run();
   }
 #endif

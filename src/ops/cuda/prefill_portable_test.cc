@@ -1,6 +1,6 @@
-// The portable prompt kernel against the reference over the same pages: every KV type, odd head dims
-// and lengths, streaming heads in blocks and rings, open pages. Chunks must have the bits of the
-// whole prompt, whatever shares their call; NaN where no row may look must not show.
+// The portable prompt kernel against the reference over the same pages: every KV type, odd head
+// dims and lengths, streaming heads in blocks and rings, open pages. Chunks must have the bits of
+// the whole prompt, whatever shares their call; NaN where no row may look must not show.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // The order in which a prefill kernel works through its tiles: pure arithmetic, the same on the
 // host and on the GPU.
 //
-// A tile is kTileRows consecutive rows of one segment and one query head. Thread blocks take the
+// A tile is `tile_rows` consecutive rows of one segment and one query head. Thread blocks take the
 // next number from one counter, so the order decides two things. Retrieval heads come before
 // streaming ones and a segment's last rows, which see most keys, before its first ones: what is
 // handed out last is short, and the SMs finish together. And KV heads are worked through in groups
@@ -31,12 +31,13 @@ struct PrefillTile {
 
 struct PrefillTileOrder {
   static constexpr int32_t kSegmentsMax = 96;  // of a launch: the order travels as an argument
-  static constexpr int32_t kTileRows = 128;
+
   static constexpr int64_t kL2Bytes = int64_t{28} << 20;  // of an H200's two halves of 25 or 30 MB
 
   PrefillSegment segments[kSegmentsMax];  // the ones that see most keys first
   int32_t tile_begin[kSegmentsMax + 1] = {};
   int32_t num_segments = 0;
+  int32_t tile_rows = 0;
   int32_t num_q_per_kv = 1;     // G
   int32_t bytes_per_token = 0;  // of K and V of one head
 
@@ -73,8 +74,10 @@ struct PrefillTileOrder {
 
 // Of at most kSegmentsMax segments; empty ones are left out.
 inline PrefillTileOrder order_tiles(const PrefillSegment* segments, int32_t num_segments,
-                                    int32_t num_q_per_kv, int32_t bytes_per_token) {
+                                    int32_t tile_rows, int32_t num_q_per_kv,
+                                    int32_t bytes_per_token) {
   PrefillTileOrder order;
+  order.tile_rows = tile_rows;
   order.num_q_per_kv = num_q_per_kv;
   order.bytes_per_token = bytes_per_token;
   for (int32_t i = 0; i < num_segments; ++i) {
@@ -90,8 +93,7 @@ inline PrefillTileOrder order_tiles(const PrefillSegment* segments, int32_t num_
       [&](const PrefillSegment& a, const PrefillSegment& b) { return end(a) > end(b); });
   for (int32_t i = 0; i < order.num_segments; ++i) {
     const int32_t rows = order.segments[i].row_end - order.segments[i].row_begin;
-    order.tile_begin[i + 1] = order.tile_begin[i] + (rows + PrefillTileOrder::kTileRows - 1) /
-                                                        PrefillTileOrder::kTileRows;
+    order.tile_begin[i + 1] = order.tile_begin[i] + (rows + tile_rows - 1) / tile_rows;
   }
   return order;
 }
