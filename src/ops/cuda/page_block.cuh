@@ -1,14 +1,16 @@
 // What one block does to find the best of many without sorting them: sums over the block, and the
 // key at which a given number of the greatest ones begins, by a histogram of what is left of the
-// range, nine bits at a time.
+// range, eight bits at a time.
 #pragma once
 
 #include <cstdint>
 
 namespace ops::cuda {
 
-constexpr int kPageThreads = 512;  // of a block: one for each bucket of the histogram
+constexpr int kPageThreads = 256;  // of a block: one for each bucket of the histogram
 constexpr int kPageWarps = kPageThreads / 32;
+constexpr int kBucketBits = 8;
+static_assert(1 << kBucketBits == kPageThreads);
 
 // Shared memory of these functions. They are called by the whole block, and each leaves the memory
 // free for the next: sums alternate between two halves, so one barrier a call is enough.
@@ -30,17 +32,18 @@ class Block {
       const int32_t other = __shfl_up_sync(~0u, sum, step);
       if (lane() >= step) sum += other;
     }
-    int32_t* const sums = scratch_.sums[turn_ ^= 1];
-    if (lane() == 31) sums[warp()] = sum;
-    __syncthreads();
-    int32_t of_warps = lane() < kPageWarps ? sums[lane()] : 0;
-    for (int step = 1; step < kPageWarps; step *= 2) {
-      const int32_t other = __shfl_up_sync(~0u, of_warps, step);
-      if (lane() >= step) of_warps += other;
-    }
-    *total = __shfl_sync(~0u, of_warps, kPageWarps - 1);
-    const int32_t before = __shfl_sync(~0u, of_warps, max(warp() - 1, 0));
-    return sum - value + (warp() == 0 ? 0 : before);
+    return sum - value + sum_of_warps_before(sum, total);
+  }
+  // The same of truths.
+  __device__ int32_t count_before(bool is_counted, int32_t* total) {
+    const uint32_t lanes = __ballot_sync(~0u, is_counted);
+    return __popc(lanes & ((1u << lane()) - 1)) + sum_of_warps_before(__popc(lanes), total);
+  }
+
+  __device__ int32_t sum(int32_t value) {
+    int32_t total;
+    sum_of_warps_before(__reduce_add_sync(~0u, value), &total);
+    return total;
   }
 
   // Least and greatest over the block, of threads' own.
@@ -55,6 +58,24 @@ class Block {
     *low = __reduce_min_sync(~0u, scratch_.range[0][lane() % kPageWarps]);
     *high = __reduce_max_sync(~0u, scratch_.range[1][lane() % kPageWarps]);
     __syncthreads();
+  }
+
+  // A key that `wanted` threads' keys reach, and not many more do: a bound, found by halving. Costs
+  // a barrier a step. REQUIRES: so many reach `low`, and none is above `high`.
+  __device__ static uint32_t find_bound(uint32_t mine, int32_t wanted, uint32_t low,
+                                        uint32_t high) {
+    const int32_t enough = wanted + wanted / 8 + 4;
+    while (low < high) {
+      const uint32_t middle = high - (high - low) / 2;
+      const int32_t count = __syncthreads_count(mine >= middle);
+      if (count < wanted) {
+        high = middle - 1;
+        continue;
+      }
+      low = middle;
+      if (count <= enough) break;
+    }
+    return low;
   }
 
   // What the `wanted` greatest keys are: those above `key`, those equal to it if `all_equal`, else
@@ -73,7 +94,7 @@ class Block {
                                       const ForEachKey& for_each_key) {
     const int tid = static_cast<int>(threadIdx.x);
     for (;;) {
-      const int shift = max(0, 23 - __clz(static_cast<int>(high - low)));
+      const int shift = max(0, 32 - kBucketBits - __clz(static_cast<int>(high - low)));
       scratch_.histogram[tid] = 0;
       __syncthreads();
       for_each_key([&](uint32_t key) {
@@ -100,6 +121,14 @@ class Block {
   }
 
  private:
+  __device__ int32_t sum_of_warps_before(int32_t of_warp, int32_t* total) {
+    int32_t* const sums = scratch_.sums[turn_ ^= 1];
+    if (lane() == 31) sums[warp()] = of_warp;
+    __syncthreads();
+    const int32_t sum = lane() < kPageWarps ? sums[lane()] : 0;
+    *total = __reduce_add_sync(~0u, sum);
+    return __reduce_add_sync(~0u, lane() < warp() ? sum : 0);
+  }
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
 

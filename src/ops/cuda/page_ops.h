@@ -106,9 +106,11 @@ struct ScoreArgs {
   float* scores = nullptr;  // (rows_max, Hk, pages_max), by the row's place in `rows`
   int num_sms = 0;
 };
-// Bound: 4 D bytes for each logical page, once. Warps share the logical pages of all rows and heads
-// evenly, whatever the rows' lengths. REQUIRES: D a multiple of 16 up to 256; G <= 16; P / P_l a
-// power of two.
+// Rows, their number, blocks, tables of resident rows and lists of columns are read while the
+// launch before may still run (launch.cuh): REQUIRES that an earlier one wrote them. Bound: 4 D
+// bytes for each logical page, once. Warps share the logical pages of all rows and heads evenly,
+// whatever the rows' lengths. REQUIRES: D a multiple of 16 up to 256; G <= 16; P / P_l a power of
+// two.
 void page_score(cudaStream_t stream, const ScoreArgs& args);
 
 struct SelectArgs {

@@ -29,12 +29,6 @@ struct ScoreShape {
   int32_t unit_products = 0;
 };
 
-// Where a warp stands among the units.
-struct Cursor {
-  int32_t row = 0, head = 0, unit = 0;  // head: of the selecting ones
-  int32_t row_units = 0;                // of one head
-};
-
 __device__ __forceinline__ uint4 load_streaming(const uint4* at) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -94,7 +88,7 @@ __device__ int32_t count_units(const ScoreArgs& args, const ScoreShape& shape, i
 
 // One (row, head)'s side of the products.
 struct Place {
-  const __nv_bfloat16* q = nullptr;  // of this lane's query head, null: there is none
+  const __nv_bfloat16* q = nullptr;  // of the first query head
   const int32_t* blocks = nullptr;
   const std::byte* stats = nullptr;  // of the column's block 0
   float* scores = nullptr;
@@ -102,14 +96,11 @@ struct Place {
 };
 
 __device__ Place find_place(const ScoreArgs& args, const ScoreShape& shape, int32_t row,
-                            int32_t head, int32_t lane_head) {
+                            int32_t head) {
   const SelectRow& r = args.rows[row];
   const int64_t column = args.selecting_columns[head];
   Place place;
-  if (lane_head < shape.group) {
-    place.q = args.q + r.row * args.q_stride +
-              static_cast<int64_t>(head * shape.group + lane_head) * args.page.head_dim;
-  }
+  place.q = args.q + r.row * args.q_stride + int64_t{head} * shape.group * args.page.head_dim;
   place.blocks = args.state.blocks + int64_t{r.slot} * args.state.pages_max;
   place.stats = args.stats.base + column * args.stats.num_blocks * args.stats.stats_bytes;
   place.scores = args.scores + (int64_t{row} * args.num_kv_heads + head) * args.state.pages_max;
@@ -125,6 +116,14 @@ __device__ __forceinline__ const uint4* lane_stats(const ScoreArgs& args, const 
   const std::byte* const at = place.stats + int64_t{place.blocks[page]} * args.stats.stats_bytes +
                               logical * 4 * args.page.head_dim;
   return reinterpret_cast<const uint4*>(at) + threadIdx.x % 4;
+}
+
+// This lane's query head of the eight from `first` on; null: there is none.
+__device__ __forceinline__ const __nv_bfloat16* query_head(const ScoreArgs& args,
+                                                           const ScoreShape& shape,
+                                                           const Place& place, int32_t first) {
+  const int32_t head = first + static_cast<int32_t>(threadIdx.x) % 32 / 4;
+  return head < shape.group ? place.q + int64_t{head} * args.page.head_dim : nullptr;
 }
 
 // The channels [8 chunk, 8 chunk + 8) of (q, |q|).
@@ -152,20 +151,25 @@ __device__ __forceinline__ float2 best_of_heads(const float (&d)[4], int32_t gro
   return best;
 }
 
-// The products of one unit with kGroups known at compile time: queries in registers.
-template <int kGroups>
+// The products of one unit with kGroups known at compile time: queries in registers, kHalves times
+// eight heads of them.
+template <int kGroups, int kHalves>
 struct Queries {
-  uint4 q[kGroups / 2];
+  uint4 q[kHalves][kGroups / 2];
 
-  __device__ void load(const ScoreArgs& args, const Place& place) {
+  __device__ void load(const ScoreArgs& args, const ScoreShape& shape, const Place& place) {
 #pragma unroll
-    for (int i = 0; i < kGroups / 2; ++i) {
-      q[i] = query_chunk(place.q, 4 * i + threadIdx.x % 4, args.page.head_dim);
+    for (int half = 0; half < kHalves; ++half) {
+      const __nv_bfloat16* const head = query_head(args, shape, place, 8 * half);
+#pragma unroll
+      for (int i = 0; i < kGroups / 2; ++i) {
+        q[half][i] = query_chunk(head, 4 * i + threadIdx.x % 4, args.page.head_dim);
+      }
     }
   }
   __device__ void score(const ScoreArgs&, const ScoreShape& shape, const Place&, const uint4* top,
                         const uint4* bottom, float2& best) const {
-    float centre[4] = {}, width[4] = {};
+    float centre[kHalves][4] = {}, width[kHalves][4] = {};
 #pragma unroll
     for (int begin = 0; begin < kGroups; begin += kChunkGroups) {
       constexpr int kChunk = kGroups < kChunkGroups ? kGroups : kChunkGroups;
@@ -178,30 +182,34 @@ struct Queries {
 #pragma unroll
       for (int i = 0; i < kChunk; ++i) {
         const int group = begin + i;
-        if (group < kGroups / 2) {
-          multiply(centre, a[i], b[i], q[group]);
-        } else {
-          multiply(width, a[i], b[i], magnitude(q[group - kGroups / 2]));
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          if (group < kGroups / 2) {
+            multiply(centre[half], a[i], b[i], q[half][group]);
+          } else {
+            multiply(width[half], a[i], b[i], magnitude(q[half][group - kGroups / 2]));
+          }
         }
       }
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) centre[i] += width[i];
-    const float2 found = best_of_heads(centre, shape.group);
-    best = {fmaxf(best.x, found.x), fmaxf(best.y, found.y)};
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) centre[half][i] += width[half][i];
+      const float2 found = best_of_heads(centre[half], shape.group - 8 * half);
+      best = {fmaxf(best.x, found.x), fmaxf(best.y, found.y)};
+    }
   }
 };
 
-// Any D, and more than 8 query heads: queries are read again for every unit.
+// Any D and any number of heads: queries are read again for every unit.
 template <>
-struct Queries<0> {
-  __device__ void load(const ScoreArgs&, const Place&) {}
+struct Queries<0, 0> {
+  __device__ void load(const ScoreArgs&, const ScoreShape&, const Place&) {}
   __device__ void score(const ScoreArgs& args, const ScoreShape& shape, const Place& place,
                         const uint4* top, const uint4* bottom, float2& best) const {
-    const int32_t lane_head = threadIdx.x % 32 / 4;
     for (int32_t head = 0; head < shape.group; head += 8) {
-      const __nv_bfloat16* const q =
-          head + lane_head < shape.group ? place.q + int64_t{head} * args.page.head_dim : nullptr;
+      const __nv_bfloat16* const q = query_head(args, shape, place, head);
       float sums[4] = {};
 #pragma unroll 4
       for (int32_t group = 0; group < shape.num_groups; ++group) {
@@ -234,12 +242,63 @@ __device__ __forceinline__ void write_scores(const ScoreShape& shape, const Plac
   if (second < place.num_pages) place.scores[second] = best.y;
 }
 
-template <int kGroups>
+// Brings the lines of this lane's row into the L2.
+__device__ __forceinline__ void prefetch_row(const ScoreArgs& args, const uint4* at) {
+  constexpr int32_t kLine = 128;
+  const int32_t quarter = threadIdx.x % 4;
+  const std::byte* const row = reinterpret_cast<const std::byte*>(at - quarter);
+  for (int32_t line = quarter; line * kLine < 4 * args.page.head_dim; line += 4) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(row + line * kLine));
+  }
+}
+
+// Where a warp stands among the units of all rows and heads.
+struct Cursor {
+  int32_t row = 0, head = 0, unit = 0;  // head: of the selecting ones
+  int32_t row_units = 0;                // of one head
+  int32_t left = 0;                     // units to be done
+};
+
+// This warp's first unit.
+__device__ Cursor find_first(const int32_t* ends, int32_t num_rows, int32_t num_heads,
+                             int64_t total) {
+  const int64_t warp = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
+  const int64_t num_warps = gridDim.x * (kThreads / 32);
+  const auto begin = static_cast<int32_t>(total * warp / num_warps);
+  Cursor at;
+  at.left = static_cast<int32_t>(total * (warp + 1) / num_warps) - begin;
+  if (at.left == 0) return at;
+  for (int32_t high = num_rows; at.row < high;) {
+    const int32_t middle = (at.row + high) / 2;
+    if (ends[middle] * num_heads > begin) {
+      high = middle;
+    } else {
+      at.row = middle + 1;
+    }
+  }
+  const int32_t row_begin = at.row == 0 ? 0 : ends[at.row - 1];
+  at.row_units = ends[at.row] - row_begin;
+  at.head = (begin - row_begin * num_heads) / at.row_units;
+  at.unit = (begin - row_begin * num_heads) % at.row_units;
+  return at;
+}
+
+// The first unit of the next place. REQUIRES: there is one.
+__device__ __forceinline__ void enter_next(const int32_t* ends, int32_t num_heads, Cursor* at) {
+  at->unit = 0;
+  if (++at->head < num_heads) return;
+  at->head = 0;
+  const int32_t row_begin = ends[at->row];
+  while (ends[++at->row] == row_begin) {
+  }
+  at->row_units = ends[at->row] - row_begin;
+}
+
+template <int kGroups, int kHalves>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     page_score_kernel(const ScoreArgs args, const ScoreShape shape) {
   extern __shared__ int32_t ends[];  // (rows_max) units of one head, then (Hk) selecting heads
-  wait_for_stream();
-  let_next_start();
+  // Rows, blocks and columns are older than the kernel before, and read beside it.
   const int32_t num_rows = min(*args.num_rows, args.rows_max);
   int32_t* const heads = ends + args.rows_max;
   __shared__ int32_t num_heads;
@@ -249,39 +308,29 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
       if (args.selecting_columns[h] >= 0) heads[num_heads++] = h;
     }
   }
-  const int64_t total = int64_t{count_units(args, shape, num_rows, ends)} * num_heads;
-  const int64_t warp = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
-  const int64_t num_warps = gridDim.x * (kThreads / 32);
-  int32_t left = static_cast<int32_t>(total * (warp + 1) / num_warps - total * warp / num_warps);
-  if (left == 0) return;
-
-  // The first unit.
-  const auto begin = static_cast<int32_t>(total * warp / num_warps);
-  int32_t row = 0;
-  for (int32_t high = num_rows; row < high;) {
-    const int32_t middle = (row + high) / 2;
-    if (ends[middle] * num_heads > begin) {
-      high = middle;
-    } else {
-      row = middle + 1;
-    }
-  }
-  int32_t row_begin = row == 0 ? 0 : ends[row - 1];
-  int32_t row_units = ends[row] - row_begin;
-  int32_t head = (begin - row_begin * num_heads) / row_units;
-  int32_t unit = (begin - row_begin * num_heads) % row_units;
-
+  __syncthreads();
+  const int32_t units = count_units(args, shape, num_rows, ends);
+  Cursor at = find_first(ends, num_rows, num_heads, int64_t{units} * num_heads);
   const int32_t lane_row = threadIdx.x % 32 / 4;
-  Queries<kGroups> queries;
-  while (left > 0) {
-    const Place place = find_place(args, shape, row, heads[head], lane_row);
-    queries.load(args, place);
-    const int32_t unit_end = min(row_units, unit + left);
-    left -= unit_end - unit;
-    int32_t index = unit * shape.unit_products * kUnitRows + lane_row;
-    const uint4* top = lane_stats(args, shape, place, index);
-    const uint4* bottom = lane_stats(args, shape, place, index + 8);
-    for (; unit < unit_end; ++unit) {
+  int32_t index = at.unit * shape.unit_products * kUnitRows + lane_row;
+  Place place;
+  const uint4 *top = nullptr, *bottom = nullptr;
+  if (at.left > 0) {
+    place = find_place(args, shape, at.row, heads[at.head]);
+    top = lane_stats(args, shape, place, index);
+    bottom = lane_stats(args, shape, place, index + 8);
+    prefetch_row(args, top);
+    prefetch_row(args, bottom);
+  }
+  wait_for_stream();
+  let_next_start();
+
+  Queries<kGroups, kHalves> queries;
+  while (at.left > 0) {
+    queries.load(args, shape, place);
+    const int32_t unit_end = min(at.row_units, at.unit + at.left);
+    at.left -= unit_end - at.unit;
+    for (; at.unit < unit_end; ++at.unit) {
       float2 best = {-INFINITY, -INFINITY};
       for (int32_t product = 0; product < shape.unit_products; ++product) {
         // Where the next product reads is known before this one's loads are waited for.
@@ -292,16 +341,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
         top = next_top;
         bottom = next_bottom;
       }
-      write_scores(shape, place, unit, best);
+      write_scores(shape, place, at.unit, best);
     }
-    unit = 0;
-    if (++head == num_heads) {
-      head = 0;
-      row_begin = ends[row];
-      while (left > 0 && ends[++row] == row_begin) {
-      }
-      row_units = ends[row] - row_begin;
-    }
+    if (at.left == 0) break;
+    enter_next(ends, num_heads, &at);
+    place = find_place(args, shape, at.row, heads[at.head]);
+    index = lane_row;
+    top = lane_stats(args, shape, place, index);
+    bottom = lane_stats(args, shape, place, index + 8);
   }
 }
 
@@ -312,14 +359,14 @@ int32_t log2_of(int32_t value) {
   return log2;
 }
 
-template <int kGroups>
+template <int kGroups, int kHalves>
 void launch_score(cudaStream_t stream, const ScoreArgs& args, const ScoreShape& shape) {
   launch({.name = "page_score",
           .grid = dim3(static_cast<unsigned>(args.num_sms * kBlocksPerSm)),
           .threads = kThreads,
           .stream = stream,
           .shared_bytes = static_cast<size_t>(args.rows_max + args.num_kv_heads) * 4},
-         page_score_kernel<kGroups>, args, shape);
+         page_score_kernel<kGroups, kHalves>, args, shape);
 }
 
 }  // namespace
@@ -338,17 +385,14 @@ void page_score(cudaStream_t stream, const ScoreArgs& args) {
   const int32_t logical = args.page.logical_pages();
   shape.unit_pages = logical < kUnitRows ? kUnitRows / logical : 1;
   shape.unit_products = logical < kUnitRows ? 1 : logical / kUnitRows;
-  if (shape.group > 8) return launch_score<0>(stream, args, shape);
-  switch (shape.num_groups) {
-    case 4:
-      return launch_score<4>(stream, args, shape);
-    case 8:
-      return launch_score<8>(stream, args, shape);
-    case 16:
-      return launch_score<16>(stream, args, shape);
-    default:
-      return launch_score<0>(stream, args, shape);
+  const bool is_small = shape.group <= 8;
+  if (shape.num_groups == 8) {
+    return is_small ? launch_score<8, 1>(stream, args, shape)
+                    : launch_score<8, 2>(stream, args, shape);
   }
+  if (shape.num_groups == 4 && is_small) return launch_score<4, 1>(stream, args, shape);
+  if (shape.num_groups == 16 && is_small) return launch_score<16, 1>(stream, args, shape);
+  launch_score<0, 0>(stream, args, shape);
 }
 
 }  // namespace ops::cuda

@@ -1,7 +1,8 @@
 // Selection and residency, one block for each (slot, head), in order:
-//   select   the K best pages: keys in registers, the key of the K-th best by histograms
-//            (page_block.cuh), then one pass in page order, which counts what is above it and, of
-//            what equals it, the lowest pages
+//   select   the K best pages: the K-th greatest of the threads' own best keys bounds them from
+//            below, so that few candidates are left to be ranked among each other; where many are
+//            (ties, a large K) the key of the K-th best is found by histograms (page_block.cuh) and
+//            of what equals it the lowest pages are taken
 //   resolve  pages that stand nowhere take empty rows, the rows of pages selected longest ago, then
 //            scratch; the tables change as ops::page_resolve() changes them
 //   list     flat frames of the pages, and what has to be fetched
@@ -17,19 +18,35 @@
 namespace ops::cuda {
 namespace {
 
-constexpr int kKeys = 8;  // pages of a thread and tile, next to each other
+constexpr int kKeys = 16;  // of a thread and tile at most
 constexpr int32_t kTilePages = kPageThreads * kKeys;
+constexpr int32_t kCandidates = kPageThreads;
 
-// Shared memory by list_stride, then by frames.
+// Shared memory of a block, by list_stride and by frames. What is the same in all threads stands
+// here as well, and not in registers, so that more blocks share an SM.
+extern __shared__ uint64_t select_memory[];
 struct Lists {
-  uint64_t* oldest = nullptr;  // (list_stride) stamp and page of what is evicted
-  int32_t* pages = nullptr;    // (list_stride) selected
-  int32_t* places = nullptr;   // (list_stride) as frame_of, then flat frames
-  int32_t* misses = nullptr;   // (list_stride) indices into pages
-  int32_t* targets = nullptr;  // (list_stride) own rows that misses take
-  uint32_t* marks = nullptr;   // (frames_max) bits: the row's page is selected
+  int32_t stride = 0;
+  // (stride) stamp and page of what is evicted
+  __device__ uint64_t* oldest() const { return select_memory; }
+  // (stride) selected
+  __device__ int32_t* pages() const { return reinterpret_cast<int32_t*>(select_memory + stride); }
+  // (stride) as frame_of, then flat frames
+  __device__ int32_t* places() const { return pages() + stride; }
+  // (stride) indices into pages
+  __device__ int32_t* misses() const { return pages() + 2 * stride; }
+  // (stride) own rows that misses take
+  __device__ int32_t* targets() const { return pages() + 3 * stride; }
+  // (frames_max) bits: the row's page is selected
+  __device__ uint32_t* marks() const { return reinterpret_cast<uint32_t*>(pages() + 4 * stride); }
 };
 constexpr int64_t kListBytes = 8 + 4 * 4;
+
+// The row that a block is at.
+struct RowState {
+  SelectRow row;
+  PageTable pages;  // of a resident sequence
+};
 
 int64_t shared_bytes(const SelectArgs& args) {
   return args.list_stride * kListBytes + (args.score.state.frames_max + 31) / 32 * 4;
@@ -43,45 +60,90 @@ __device__ __forceinline__ uint32_t sort_key(float score) {
 }
 constexpr uint32_t kNoKey = 0;
 
-// One tile of keys: this thread's are those of pages [begin, begin + kKeys).
+// One tile of keys: this thread's are those of `each` pages from begin(tile) on.
 struct KeyTile {
   uint32_t key[kKeys];
+  int32_t each = kKeys;
 
+  // Of one tile the pages are dealt out to all threads, in fours when there are many.
+  __device__ static int32_t share(int32_t num_pages) {
+    const int32_t each = (num_pages + kPageThreads - 1) / kPageThreads;
+    return each <= 2 ? each : min(kKeys, (each + 3) / 4 * 4);
+  }
+  __device__ int32_t begin(int32_t tile) const {
+    return tile * kTilePages + static_cast<int32_t>(threadIdx.x) * each;
+  }
   __device__ void load(const float* scores, int32_t tile, int32_t sink, int32_t num_pages) {
-    const int32_t begin = tile * kTilePages + static_cast<int32_t>(threadIdx.x) * kKeys;
+    const int32_t first = begin(tile);
+    const bool in_fours =
+        each % 4 == 0 && reinterpret_cast<uintptr_t>(scores) % sizeof(float4) == 0;
     float score[kKeys];
-    const bool whole = begin + kKeys <= num_pages &&
-                       reinterpret_cast<uintptr_t>(scores + begin) % sizeof(float4) == 0;
-    if (whole) {
 #pragma unroll
-      for (int i = 0; i < kKeys; i += 4) {
-        const float4 four = *reinterpret_cast<const float4*>(scores + begin + i);
+    for (int i = 0; i < kKeys; i += 4) {
+      if (i >= each || first + i >= num_pages) continue;
+      if (in_fours && first + i + 4 <= num_pages) {
+        const float4 four = *reinterpret_cast<const float4*>(scores + first + i);
         score[i] = four.x, score[i + 1] = four.y, score[i + 2] = four.z, score[i + 3] = four.w;
+      } else {
+#pragma unroll
+        for (int j = i; j < i + 4; ++j) {
+          if (first + j < num_pages) score[j] = scores[first + j];
+        }
       }
     }
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
-      const int32_t page = begin + i;
-      key[i] = kNoKey;
-      if (page < sink || page >= num_pages) continue;
-      key[i] = sort_key(whole ? score[i] : scores[page]);
+      const int32_t page = first + i;
+      key[i] = i < each && page >= sink && page < num_pages ? sort_key(score[i]) : kNoKey;
     }
   }
+  __device__ uint32_t best() const {
+    uint32_t found = kNoKey;
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) found = max(found, key[i]);
+    return found;
+  }
+  template <class Is>
+  __device__ int32_t count(const Is& is) const {
+    int32_t counted = 0;
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) counted += is(key[i]);
+    return counted;
+  }
+};
+
+// Pages that may be among the best, in page order.
+struct Candidates {
+  uint4 keys[kCandidates / 4];
+  int32_t pages[kCandidates];
 };
 
 class SelectBlock {
  public:
-  __device__ SelectBlock(const SelectArgs& args, const Lists& lists, BlockScratch& scratch,
+  __device__ SelectBlock(const SelectArgs& args, RowState& state, BlockScratch& scratch,
                          int32_t head, int32_t column)
-      : args_(args), lists_(lists), block_(scratch), head_(head), column_(column) {}
+      : args_(args),
+        lists_{args.list_stride},
+        row_(state.row),
+        pages_(state.pages),
+        block_(scratch),
+        head_(head),
+        column_(column),
+        flat_column_(args.columns[head]) {}
 
-  // The row at `index` of the launch's.
-  __device__ void run(int32_t index) {
-    row_ = args_.score.rows[index];
+  // Takes up the row at `index` of the launch's: reads only what the kernel before did not write.
+  __device__ void enter(int32_t index) {
     index_ = index;
+    if (tid() == 0) {
+      row_ = args_.score.rows[index];
+      if (row_.resident != 0) pages_ = args_.tables[args_.row_tables[row_.row]];
+    }
+    __syncthreads();
     own_ = own_page(row_, args_.score.page.page_tokens);
     table_ = column_table(args_.score.state, row_.slot, column_);
     place_ = int64_t{row_.row} * args_.score.num_kv_heads + head_;
+  }
+  __device__ void run() {
     choose();
     __syncthreads();
     if (row_.resident != 0) {
@@ -104,13 +166,13 @@ class SelectBlock {
     if (counter != nullptr && value != 0) atomicAdd(counter + index_, value);
   }
 
-  // --- What is selected: lists_.pages[0, num_), rising.
+  // --- What is selected: lists_.pages()[0, num_), rising.
 
   __device__ void choose() {
     if (!reselects(row_, args_.score)) return use_again();
     if (own_ < row_.num_selected) {
       set_count(own_ + 1);
-      for_each_of(num_, [&](int32_t i) { lists_.pages[i] = i == num_ - 1 ? own_ : i; });
+      for_each_of(num_, [&](int32_t i) { lists_.pages()[i] = i == num_ - 1 ? own_ : i; });
     } else {
       choose_best();
     }
@@ -138,13 +200,13 @@ class SelectBlock {
     const int32_t count = num_kept();
     if (count <= 0) {
       num_ = 1;
-      if (tid() == 0) fail(kNothingKept), lists_.pages[0] = own_;
+      if (tid() == 0) fail(kNothingKept), lists_.pages()[0] = own_;
       return;
     }
     const int32_t last = pages[count - 1];
     set_count(count + own_ - last);
     for_each_of(num_, [&](int32_t i) {
-      lists_.pages[i] = i == num_ - 1 ? own_ : i < count ? pages[i] : last + 1 + (i - count);
+      lists_.pages()[i] = i == num_ - 1 ? own_ : i < count ? pages[i] : last + 1 + (i - count);
     });
   }
 
@@ -152,7 +214,8 @@ class SelectBlock {
     __syncthreads();
     int32_t* const pages = kept();
     const int32_t count = min(num_, args_.score.state.kept_max);
-    for_each_of(count, [&](int32_t i) { pages[i] = lists_.pages[i == count - 1 ? num_ - 1 : i]; });
+    for_each_of(count,
+                [&](int32_t i) { pages[i] = lists_.pages()[i == count - 1 ? num_ - 1 : i]; });
     if (tid() == 0) num_kept() = count;
   }
 
@@ -164,96 +227,144 @@ class SelectBlock {
     __syncthreads();
     set_count(count);
     const int32_t* const pages = args_.forced_pages + at * args_.forced_stride;
-    for_each_of(num_, [&](int32_t i) { lists_.pages[i] = i == num_ - 1 ? own_ : pages[i]; });
+    for_each_of(num_, [&](int32_t i) { lists_.pages()[i] = i == num_ - 1 ? own_ : pages[i]; });
   }
 
   __device__ void choose_best() {
     const int32_t sink = min(args_.sink_pages, row_.num_selected - 1);
     set_count(row_.num_selected);
-    for_each_of(min(sink, num_), [&](int32_t i) { lists_.pages[i] = i; });
+    for_each_of(min(sink, num_), [&](int32_t i) { lists_.pages()[i] = i; });
+    if (tid() == 0) lists_.pages()[num_ - 1] = own_;
     const int32_t wanted = num_ - 1 - sink;
-    if (wanted > 0) {
-      const float* const scores =
-          args_.score.scores +
-          (int64_t{index_} * args_.score.num_kv_heads + head_) * args_.score.state.pages_max;
-      const int32_t tiles = (own_ + kTilePages - 1) / kTilePages;
-      tile_.load(scores, 0, sink, own_);
-      const auto for_each_tile = [&](const auto& fn) {
-        for (int32_t tile = 0; tile < tiles; ++tile) {
-          if (tiles > 1) tile_.load(scores, tile, sink, own_);
-          fn(tile);
-        }
-      };
-      const Block::Threshold threshold = find_best(for_each_tile, wanted);
-      int32_t above = 0, equal = 0;
-      for_each_tile([&](int32_t tile) { take(tile, threshold, sink, &above, &equal); });
+    if (wanted <= 0) return;
+    const float* const scores =
+        args_.score.scores +
+        (int64_t{index_} * args_.score.num_kv_heads + head_) * args_.score.state.pages_max;
+    const int32_t tiles = (own_ + kTilePages - 1) / kTilePages;
+    KeyTile keys;
+    if (tiles == 1) {
+      keys.each = KeyTile::share(own_);
+      keys.load(scores, 0, sink, own_);
     }
-    if (tid() == 0) lists_.pages[num_ - 1] = own_;
+    const auto for_each_tile = [&](const auto& fn) {
+      for (int32_t tile = 0; tile < tiles; ++tile) {
+        if (tiles > 1) keys.load(scores, tile, sink, own_);
+        fn(keys, tile);
+      }
+    };
+    uint32_t best = kNoKey;
+    for_each_tile([&](const KeyTile& tile, int32_t) { best = max(best, tile.best()); });
+    uint32_t low = best == kNoKey ? ~0u : best, high = best;
+    block_.range(&low, &high);
+    if (__syncthreads_count(best != kNoKey) >= wanted) {
+      low = Block::find_bound(best, wanted, low, high);
+      if (rank_candidates(for_each_tile, low, wanted, sink)) return;
+    } else {
+      low = kNoKey + 1;
+    }
+    take_above_threshold(for_each_tile, low, high, wanted, sink);
   }
 
+  // Takes the `wanted` best of the keys from `bound` on, unless these are too many to be ranked.
   template <class ForEachTile>
-  __device__ Block::Threshold find_best(const ForEachTile& for_each_tile, int32_t wanted) {
-    const auto for_each_key = [&](const auto& fn) {
-      for_each_tile([&](int32_t) {
+  __device__ bool rank_candidates(const ForEachTile& for_each_tile, uint32_t bound, int32_t wanted,
+                                  int32_t sink) {
+    __shared__ Candidates candidates;
+    auto* const keys = reinterpret_cast<uint32_t*>(candidates.keys);
+    keys[tid()] = kNoKey;
+    int32_t found = 0;
+    for_each_tile([&](const KeyTile& tile, int32_t index) {
+      int32_t total;
+      int32_t at =
+          found + block_.sum_before(tile.count([&](uint32_t key) { return key >= bound; }), &total);
+      found += total;
 #pragma unroll
-        for (int i = 0; i < kKeys; ++i) {
-          if (tile_.key[i] != kNoKey) fn(tile_.key[i]);
-        }
-      });
-    };
-    uint32_t low = ~0u, high = 0;
-    for_each_key([&](uint32_t key) { low = min(low, key), high = max(high, key); });
-    block_.range(&low, &high);
-    return block_.find_threshold(low, high, wanted, for_each_key);
+      for (int i = 0; i < kKeys; ++i) {
+        if (tile.key[i] < bound) continue;
+        if (at < kCandidates) keys[at] = tile.key[i], candidates.pages[at] = tile.begin(index) + i;
+        ++at;
+      }
+    });
+    __syncthreads();
+    if (found > kCandidates) return false;
+    const uint32_t mine = keys[tid()];
+    int32_t rank = 0;
+    if (mine != kNoKey) {
+      for (int32_t i = 0; i < found; i += 4) {
+        const uint4 four = candidates.keys[i / 4];
+        rank += (four.x > mine || (four.x == mine && i < tid())) +
+                (four.y > mine || (four.y == mine && i + 1 < tid())) +
+                (four.z > mine || (four.z == mine && i + 2 < tid())) +
+                (four.w > mine || (four.w == mine && i + 3 < tid()));
+      }
+    }
+    const bool is_taken = mine != kNoKey && rank < wanted;
+    int32_t total;
+    const int32_t at = block_.count_before(is_taken, &total);
+    if (is_taken) lists_.pages()[sink + at] = candidates.pages[tid()];
+    return true;
+  }
+
+  // The same for any number of them. REQUIRES: at least `wanted` keys in [low, high], none above.
+  template <class ForEachTile>
+  __device__ void take_above_threshold(const ForEachTile& for_each_tile, uint32_t low,
+                                       uint32_t high, int32_t wanted, int32_t sink) {
+    const Block::Threshold threshold =
+        block_.find_threshold(low, high, wanted, [&](const auto& fn) {
+          for_each_tile([&](const KeyTile& tile, int32_t) {
+#pragma unroll
+            for (int i = 0; i < kKeys; ++i) fn(tile.key[i]);
+          });
+        });
+    int32_t above = 0, equal = 0;
+    for_each_tile([&](const KeyTile& tile, int32_t index) {
+      take(tile, index, threshold, sink, &above, &equal);
+    });
   }
 
   // Writes what the threshold takes of the tile; `above` and `equal`: what the tiles before had.
-  __device__ void take(int32_t tile, const Block::Threshold& threshold, int32_t sink,
-                       int32_t* above, int32_t* equal) {
+  __device__ void take(const KeyTile& tile, int32_t index, const Block::Threshold& threshold,
+                       int32_t sink, int32_t* above, int32_t* equal) {
     constexpr int kHalf = 16;
-    int32_t mine = 0;
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) {
-      mine += threshold.takes(tile_.key[i]) + (threshold.ties(tile_.key[i]) << kHalf);
-    }
+    const int32_t mine = tile.count([&](uint32_t key) { return threshold.takes(key); }) +
+                         (tile.count([&](uint32_t key) { return threshold.ties(key); }) << kHalf);
     int32_t total;
     const int32_t before = block_.sum_before(mine, &total);
     int32_t taken = *above + (before & 0xffff), ties = *equal + (before >> kHalf);
-    const int32_t begin = tile * kTilePages + tid() * kKeys;
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
-      const bool takes = threshold.takes(tile_.key[i]);
-      const bool ties_now = threshold.ties(tile_.key[i]);
-      if (takes || (ties_now && ties < threshold.places)) {
-        lists_.pages[sink + taken + min(ties, threshold.places)] = begin + i;
+      const bool takes = threshold.takes(tile.key[i]);
+      const bool is_tie = threshold.ties(tile.key[i]);
+      if (takes || (is_tie && ties < threshold.places)) {
+        lists_.pages()[sink + taken + min(ties, threshold.places)] = tile.begin(index) + i;
       }
       taken += takes;
-      ties += ties_now;
+      ties += is_tie;
     }
     *above += total & 0xffff;
     *equal += total >> kHalf;
   }
 
-  // --- Where it stands: lists_.places[0, num_) flat frames; misses.
+  // --- Where it stands: lists_.places()[0, num_) flat frames; misses.
 
   __device__ int32_t flat(int32_t pool_row) const {
-    return pool_row * args_.pool.num_columns + args_.columns[head_];
+    return pool_row * args_.pool.num_columns + flat_column_;
   }
 
   __device__ void find_resident() {
-    const PageTable table = args_.tables[args_.row_tables[row_.row]];
     for_each_of(num_, [&](int32_t i) {
-      const int32_t page = lists_.pages[i];
+      const int32_t page = lists_.pages()[i];
       table_.selected_at[page] = row_.stamp;
-      lists_.places[i] = table.head_stride == 0 ? flat(table.frames[page])
-                                                : table.frames[head_ * table.head_stride + page];
+      lists_.places()[i] = pages_.head_stride == 0
+                               ? flat(pages_.frames[page])
+                               : pages_.frames[head_ * pages_.head_stride + page];
     });
     num_misses_ = num_fetched_ = 0;
   }
 
   __device__ void resolve() {
     const int32_t words = (row_.num_frames + 31) / 32;
-    for_each_of(words, [&](int32_t i) { lists_.marks[i] = 0; });
+    for_each_of(words, [&](int32_t i) { lists_.marks()[i] = 0; });
     __syncthreads();
     look_up();
     num_fetched_ = num_misses_;
@@ -269,11 +380,11 @@ class SelectBlock {
                                     int64_t{row_.slot} * args_.score.state.frames_max +
                                     row_.frames_begin;
     for_each_of(num_, [&](int32_t i) {
-      const int32_t at = lists_.places[i];
+      const int32_t at = lists_.places()[i];
       if (at >= kScratch) {
-        lists_.places[i] = static_cast<int32_t>(args_.scratch_begin) + (at - kScratch);
+        lists_.places()[i] = static_cast<int32_t>(args_.scratch_begin) + (at - kScratch);
       } else {
-        lists_.places[i] = flat(is_shared(at) ? shared_row(at) : own_rows[at]);
+        lists_.places()[i] = flat(is_shared(at) ? shared_row(at) : own_rows[at]);
       }
     });
     if (tid() == 0) {
@@ -290,30 +401,27 @@ class SelectBlock {
       const int32_t i = begin + tid();
       int32_t frame = 0, page = 0;
       if (i < num_) {
-        page = lists_.pages[i];
+        page = lists_.pages()[i];
         frame = table_.frame_of[page];
         table_.selected_at[page] = row_.stamp;
-        lists_.places[i] = frame;
-        if (frame >= 0) atomicOr(&lists_.marks[frame / 32], 1u << (frame % 32));
+        lists_.places()[i] = frame;
+        if (frame >= 0) atomicOr(&lists_.marks()[frame / 32], 1u << (frame % 32));
       }
       const bool is_miss = frame == kNotResident;
       if (is_miss && page >= row_.saved_pages) fail(kPageIsNowhere);
       int32_t total;
-      const int32_t before = block_.sum_before(is_miss, &total);
-      if (is_miss) lists_.misses[num_misses_ + before] = i;
+      const int32_t before = block_.count_before(is_miss, &total);
+      if (is_miss) lists_.misses()[num_misses_ + before] = i;
       num_misses_ += total;
     }
   }
 
-  // lists_.targets: own rows for the first misses, empty ones first. Returns how many; `evicted` of
-  // them are rows of pages that must go.
+  // lists_.targets(): own rows for the first misses, empty ones first. Returns how many; `evicted`
+  // of them are rows of pages that must go.
   __device__ int32_t find_rows(int32_t* evicted) {
-    const EvictablePages pages(table_, row_.num_frames, row_.saved_pages, lists_.marks);
-    int32_t empty, evictable;
-    block_.sum_before(pages.num_empty(), &empty);
-    block_.sum_before(pages.num_pages(), &evictable);
-    empty = min(empty, num_misses_);
-    *evicted = min(evictable, num_misses_ - empty);
+    const EvictablePages pages(table_, row_.num_frames, row_.saved_pages, lists_.marks());
+    const int32_t empty = min(block_.sum(pages.num_empty()), num_misses_);
+    *evicted = min(block_.sum(pages.num_pages()), num_misses_ - empty);
     if (empty > 0) find_empty(empty);
     if (*evicted > 0) find_oldest(pages, *evicted, empty);
     return empty + *evicted;
@@ -326,8 +434,8 @@ class SelectBlock {
       const int32_t row = begin + tid();
       const bool is_empty = row < row_.num_frames && table_.page_of[row] < 0;
       int32_t total;
-      const int32_t at = found + block_.sum_before(is_empty, &total);
-      if (is_empty && at < wanted) lists_.targets[at] = row;
+      const int32_t at = found + block_.count_before(is_empty, &total);
+      if (is_empty && at < wanted) lists_.targets()[at] = row;
       found += total;
     }
   }
@@ -339,15 +447,16 @@ class SelectBlock {
     const EvictablePages::Oldest oldest = pages.find_oldest(block_, count);
     pages.for_each([&](int32_t page, uint32_t at) {
       if (oldest.has(page, at)) {
-        lists_.oldest[atomicAdd(&num_found, 1)] = uint64_t{at} << 32 | static_cast<uint32_t>(page);
+        lists_.oldest()[atomicAdd(&num_found, 1)] =
+            uint64_t{at} << 32 | static_cast<uint32_t>(page);
       }
     });
     __syncthreads();
     for_each_of(count, [&](int32_t i) {
-      const uint64_t mine = lists_.oldest[i];
+      const uint64_t mine = lists_.oldest()[i];
       int32_t rank = 0;
-      for (int32_t other = 0; other < count; ++other) rank += lists_.oldest[other] < mine;
-      lists_.targets[begin + rank] = table_.frame_of[static_cast<uint32_t>(mine)];
+      for (int32_t other = 0; other < count; ++other) rank += lists_.oldest()[other] < mine;
+      lists_.targets()[begin + rank] = table_.frame_of[static_cast<uint32_t>(mine)];
     });
   }
 
@@ -355,12 +464,12 @@ class SelectBlock {
   __device__ void settle(int32_t in_rows, int32_t evicted) {
     __syncthreads();
     for_each_of(in_rows, [&](int32_t miss) {
-      const int32_t row = lists_.targets[miss], i = lists_.misses[miss];
-      const int32_t page = lists_.pages[i];
+      const int32_t row = lists_.targets()[miss], i = lists_.misses()[miss];
+      const int32_t page = lists_.pages()[i];
       if (miss >= in_rows - evicted) table_.frame_of[table_.page_of[row]] = kNotResident;
       table_.page_of[row] = page;
       table_.frame_of[page] = row;
-      lists_.places[i] = row;
+      lists_.places()[i] = row;
     });
   }
 
@@ -376,7 +485,7 @@ class SelectBlock {
     const int32_t own = table_.frame_of[own_];
     for_each_of(count, [&](int32_t i) {
       const int32_t instead = own == kNotResident ? shared_frame(0) : own;
-      lists_.places[lists_.misses[first_miss + i]] = i < fit ? kScratch + begin + i : instead;
+      lists_.places()[lists_.misses()[first_miss + i]] = i < fit ? kScratch + begin + i : instead;
     });
     num_fetched_ = first_miss + fit;
   }
@@ -387,17 +496,17 @@ class SelectBlock {
     __syncthreads();
     const int64_t at = place_ * args_.list_stride;
     for_each_of(num_, [&](int32_t i) {
-      if (args_.pages != nullptr) args_.pages[at + i] = lists_.pages[i];
-      args_.frames[at + i] = lists_.places[i];
+      if (args_.pages != nullptr) args_.pages[at + i] = lists_.pages()[i];
+      args_.frames[at + i] = lists_.places()[i];
     });
     if (args_.num_misses != nullptr) {
       const int32_t* const blocks =
           args_.score.state.blocks + int64_t{row_.slot} * args_.score.state.pages_max;
       for_each_of(num_fetched_, [&](int32_t miss) {
-        const int32_t i = lists_.misses[miss];
+        const int32_t i = lists_.misses()[miss];
         args_.miss_homes[at + miss] =
-            blocks[lists_.pages[i]] * args_.num_home_columns + args_.home_columns[head_];
-        args_.miss_frames[at + miss] = lists_.places[i];
+            blocks[lists_.pages()[i]] * args_.num_home_columns + args_.home_columns[head_];
+        args_.miss_frames[at + miss] = lists_.places()[i];
       });
     }
     if (tid() != 0) return;
@@ -408,16 +517,16 @@ class SelectBlock {
 
   const SelectArgs& args_;
   const Lists lists_;
+  SelectRow& row_;
+  PageTable& pages_;
   Block block_;
-  const int32_t head_, column_;
+  const int32_t head_, column_, flat_column_;  // columns: of the state, of the frames
   // Of the row.
-  SelectRow row_;
   ColumnTable table_;
   int64_t place_ = 0;
   int32_t index_ = 0, own_ = 0;
   int32_t num_ = 0;                           // pages selected
   int32_t num_misses_ = 0, num_fetched_ = 0;  // without a frame; of these, listed as such
-  KeyTile tile_;
 };
 
 // The last block leaves the counters of scratch at zero.
@@ -430,18 +539,12 @@ __device__ void end_block(const SelectArgs& args) {
   args.scratch_taken[1] = 0;
 }
 
-__global__ void __launch_bounds__(kPageThreads, 2) select_kernel(const SelectArgs args) {
-  extern __shared__ uint64_t memory[];
+// kBlocksPerSm: 2 leaves a thread all the registers it wants, 4 spills some.
+template <int kBlocksPerSm>
+__global__ void __launch_bounds__(kPageThreads, kBlocksPerSm) select_kernel(const SelectArgs args) {
   __shared__ BlockScratch scratch;
-  Lists lists;
-  lists.oldest = memory;
-  lists.pages = reinterpret_cast<int32_t*>(memory + args.list_stride);
-  lists.places = lists.pages + args.list_stride;
-  lists.misses = lists.places + args.list_stride;
-  lists.targets = lists.misses + args.list_stride;
-  lists.marks = reinterpret_cast<uint32_t*>(lists.targets + args.list_stride);
-
-  wait_for_stream();
+  __shared__ RowState state;
+  // Rows and columns are older than the kernel before, and read beside it.
   const int32_t num_rows = min(*args.score.num_rows, args.score.rows_max);
   const auto head = static_cast<int32_t>(blockIdx.x);
   const auto first = static_cast<int32_t>(blockIdx.y);
@@ -449,31 +552,30 @@ __global__ void __launch_bounds__(kPageThreads, 2) select_kernel(const SelectArg
   // The rows of a slot are the first one's.
   const bool is_first =
       first < num_rows && (first == 0 || rows[first - 1].slot != rows[first].slot);
-  if (is_first) {
-    const int32_t column = args.score.selecting_columns[head];
-    SelectBlock block(args, lists, scratch, head, column);
-    for (int32_t i = first; i < num_rows && rows[i].slot == rows[first].slot; ++i) {
-      if (column >= 0) {
-        block.run(i);
-      } else if (threadIdx.x == 0) {
-        const int64_t place = int64_t{rows[i].row} * args.score.num_kv_heads + head;
-        args.num_listed[place] = -1;
-        if (args.num_misses != nullptr) args.num_misses[place] = 0;
-      }
+  const int32_t column = args.score.selecting_columns[head];
+  SelectBlock block(args, state, scratch, head, column);
+  if (is_first && column >= 0) block.enter(first);
+  wait_for_stream();
+  let_next_start();
+  for (int32_t i = first; is_first && i < num_rows && rows[i].slot == rows[first].slot; ++i) {
+    if (column >= 0) {
+      if (i != first) block.enter(i);
+      block.run();
+    } else if (threadIdx.x == 0) {
+      const int64_t place = int64_t{rows[i].row} * args.score.num_kv_heads + head;
+      args.num_listed[place] = -1;
+      if (args.num_misses != nullptr) args.num_misses[place] = 0;
     }
   }
   end_block(args);
 }
 
-}  // namespace
-
-void select_and_resolve(cudaStream_t stream, const SelectArgs& args) {
-  if (args.score.rows_max == 0 || args.score.num_kv_heads == 0) return;
-  CHECK(args.list_stride > 0 && args.error != nullptr);
-  CHECK((args.num_misses == nullptr) == (args.scratch_taken == nullptr));
+template <int kBlocksPerSm>
+void launch_select(cudaStream_t stream, const SelectArgs& args) {
+  const auto kernel = select_kernel<kBlocksPerSm>;
   const auto shared = static_cast<size_t>(shared_bytes(args));
-  if (shared > 48 * 1024) {
-    CHECK(cudaFuncSetAttribute(select_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  if (shared > 32 * 1024) {  // 48 KB in all without being asked for
+    CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared)) == cudaSuccess,
           "lists of {} pages and {} frames", args.list_stride, args.score.state.frames_max);
   }
@@ -483,7 +585,21 @@ void select_and_resolve(cudaStream_t stream, const SelectArgs& args) {
           .threads = kPageThreads,
           .stream = stream,
           .shared_bytes = shared},
-         select_kernel, args);
+         kernel, args);
+}
+
+}  // namespace
+
+void select_and_resolve(cudaStream_t stream, const SelectArgs& args) {
+  if (args.score.rows_max == 0 || args.score.num_kv_heads == 0) return;
+  CHECK(args.list_stride > 0 && args.error != nullptr);
+  CHECK((args.num_misses == nullptr) == (args.scratch_taken == nullptr));
+  const auto blocks = args.score.rows_max * args.score.num_kv_heads;
+  if (blocks <= 2 * args.score.num_sms) {
+    launch_select<2>(stream, args);
+  } else {
+    launch_select<4>(stream, args);
+  }
 }
 
 }  // namespace ops::cuda

@@ -62,7 +62,7 @@ __device__ int32_t list_rows(Block& block, int32_t begin, int32_t end, int32_t m
     const int32_t row = begin + static_cast<int32_t>(threadIdx.x);
     const bool listed = row < end && is(row);
     int32_t total;
-    const int32_t at = found + block.sum_before(listed, &total);
+    const int32_t at = found + block.count_before(listed, &total);
     if (listed && at < most) rows[at] = row;
     found += total;
   }
@@ -71,9 +71,8 @@ __device__ int32_t list_rows(Block& block, int32_t begin, int32_t end, int32_t m
 
 __device__ int32_t evict_down(Block& block, const ColumnTable& table, const ShrinkArgs& args) {
   const EvictablePages pages(table, args.num_frames, args.saved_pages, nullptr);
-  int32_t empty, evictable;
-  block.sum_before(pages.num_empty(), &empty);
-  block.sum_before(pages.num_pages(), &evictable);
+  const int32_t empty = block.sum(pages.num_empty());
+  const int32_t evictable = block.sum(pages.num_pages());
   const int32_t excess = min(evictable, args.num_frames - empty - args.keep);
   if (excess <= 0) return 0;
   const EvictablePages::Oldest oldest = pages.find_oldest(block, excess);
