@@ -222,7 +222,9 @@ base::Result<void> bench(const BenchOptions& options) {
   ServingOptions serving = options.serving;
   if (serving.max_model_len == 0) serving.max_model_len = longest;
   serving.max_num_seqs = std::max(options.streams, 1);
-  SelectionRecorder recorder;  // outlives the house, whose engine calls it
+  // On a GPU it replays, and counters say what that came to.
+  SelectionRecorder recorder(/*watches=*/serving.device !=
+                             "cuda");  // outlives the house, whose engine calls it
   const bool replays = !options.replay_selections.empty();
   ASSIGN_OR_RETURN(std::unique_ptr<House> house,
                    build_house(serving, /*print_sizes=*/false, replays ? &recorder : nullptr));
@@ -233,7 +235,7 @@ base::Result<void> bench(const BenchOptions& options) {
     RETURN_IF_ERROR(runner.run(&test));
     rows.push_back(to_json(options, *house, test));
   }
-  if (replays) {
+  if (replays && recorder.watches()) {
     const Locality locality = recorder.stats().locality();
     fmt::print(stderr, "{}", locality_table(locality));
     for (auto& row : rows) row["locality"] = locality_json(locality);

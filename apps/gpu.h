@@ -15,6 +15,7 @@
 #include "engine/options.h"
 #include "exec/executor.h"
 #include "exec/kv_plan.h"
+#include "exec/selection_tap.h"
 #include "load/model_files.h"
 #include "model/weights.h"
 
@@ -35,6 +36,7 @@ struct GpuExecutorOptions {
   std::vector<core::TokenId> eos;
   bool deterministic = false;
   bool use_graphs = true;
+  const exec::SelectionTap* tap = nullptr;  // borrowed; does not watch
 };
 
 class Gpu {

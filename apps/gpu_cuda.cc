@@ -60,7 +60,8 @@ class CudaGpu final : public Gpu {
     exec::cuda::CudaExecutorOptions executor{.kv = options.kv,
                                              .num_blocks = options.num_blocks,
                                              .eos = options.eos,
-                                             .use_graphs = options.use_graphs};
+                                             .use_graphs = options.use_graphs,
+                                             .tap = options.tap};
     if (options.has_tier) {
       executor.tier = tier_options(options);
       executor.prefill = {.activation_pages = options.activation_pages,

@@ -245,7 +245,7 @@ base::Result<void> make_cpu_executor(const engine::EngineOptions& e, const std::
 }
 
 base::Result<void> make_gpu_executor(const ServingOptions& options, const engine::EngineOptions& e,
-                                     House* house) {
+                                     const exec::SelectionTap* tap, House* house) {
   const core::ModelConfig& c = house->files->config;
   const int64_t begin_us = now_us();
   const GpuExecutorOptions executor{
@@ -260,7 +260,8 @@ base::Result<void> make_gpu_executor(const ServingOptions& options, const engine
       .model_dim = c.model_dim,
       .eos = all_eos(e, c),
       .deterministic = options.deterministic,
-      .use_graphs = !options.enforce_eager};
+      .use_graphs = !options.enforce_eager,
+      .tap = tap};
   ASSIGN_OR_RETURN(house->executor, house->gpu->make_executor(*house->files, *house->pool, executor,
                                                               load_progress("loading weights")));
   end_progress();
@@ -277,7 +278,9 @@ base::Result<void> choose_device(const ServingOptions& options, const engine::En
   base::Result<std::unique_ptr<Gpu>> gpu = find_gpu();
   std::string why = gpu.ok() ? "" : gpu.error().message;
   if (gpu.ok() && has_disk(e)) why = "there is no disk tier (--disk-path) below a GPU yet";
-  if (gpu.ok() && tap != nullptr) why = "selections are watched on the CPU alone";
+  if (gpu.ok() && tap != nullptr && tap->watches()) {
+    why = "selections are watched on the CPU alone";
+  }
   if (why.empty()) {
     house->gpu = std::move(gpu).value();
     LOG_INFO("computing on the GPU: {} ({})", house->gpu->name(), house->gpu->arch());
@@ -303,7 +306,7 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
   house->budget_tokens = e.sparse.budget_tokens;
   if (print_sizes) fmt::print(stderr, "{}", engine::format_table(house->sizes));
   const std::string made_with = has_disk(e) ? lasting_fingerprint(*house) : fingerprint(*house);
-  RETURN_IF_ERROR(house->gpu != nullptr ? make_gpu_executor(options, e, house)
+  RETURN_IF_ERROR(house->gpu != nullptr ? make_gpu_executor(options, e, tap, house)
                                         : make_cpu_executor(e, made_with, tap, house));
   auto engine = std::make_unique<engine::ServingEngine>(e, house->sizes, c, *house->executor,
                                                         made_with, engine::monotonic_us);

@@ -17,7 +17,8 @@ namespace apps {
 
 class SelectionRecorder final : public exec::SelectionTap {
  public:
-  SelectionRecorder() = default;
+  // Without `watches` it only replays: a GPU serves it, and there are no stats().
+  explicit SelectionRecorder(bool watches = true) : watches_(watches) {}
   ~SelectionRecorder() override;
 
   // Writes a trace from now on. Errors: kIo.
@@ -29,12 +30,14 @@ class SelectionRecorder final : public exec::SelectionTap {
 
   const SelectionStats& stats() const { return stats_; }
 
+  bool watches() const override { return watches_; }
   void saw(const exec::SelectionPlace& place, std::span<const int32_t> pages) override;
   int32_t choose(const exec::SelectionPlace& place, int32_t* pages, int32_t count) const override;
 
  private:
   void write_row();
 
+  const bool watches_;
   SelectionStats stats_;
   std::optional<SelectionTrace> trace_;
   std::string path_;

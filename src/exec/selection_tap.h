@@ -18,6 +18,9 @@ class SelectionTap {
  public:
   virtual ~SelectionTap() = default;
 
+  // saw() must be told; else choose() alone is called, and a GPU may serve the tap.
+  virtual bool watches() const { return true; }
+
   // The row attends to `pages`: rising, the last its own. Thread: the engine's, head by head and
   // row by row of a layer.
   virtual void saw(const SelectionPlace& place, std::span<const int32_t> pages) = 0;

@@ -180,6 +180,11 @@ base::Result<void> CudaAttention::select(Stream& stream, const model::cuda::Atte
                                .error = counters.error};
   // Without a tier block b stands in row b.
   select.score.state.blocks = rows_table_;
+  if (forced_ != nullptr && g.select_begin + g.selects_max <= forced_->rows_max()) {
+    select.forced_pages = forced_->pages(g.select_begin);
+    select.forced_counts = forced_->counts(g.select_begin);
+    select.forced_stride = forced_->stride();
+  }
   if (tier_ != nullptr) tier_->complete(args.layer, &select);
   ops::cuda::page_score(stream.handle(), select.score);
   ops::cuda::select_and_resolve(stream.handle(), select);

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "device/cuda/runtime.h"
 #include "exec/cuda/cuda_kv.h"
+#include "exec/cuda/forced_selections.h"
 #include "exec/cuda/kv_tier.h"
 #include "exec/cuda/select_memory.h"
 #include "exec/cuda/step_inputs.h"
@@ -31,6 +32,9 @@ class CudaAttention final : public model::cuda::LayerAttention {
       const int32_t* rows_table, const StepInputs& inputs, StepOutputs& outputs);
   // Device bytes that create() takes beside what kv_bytes() counts.
   static int64_t workspace_bytes(const KvOptions& options, int32_t num_q_heads, int num_sms);
+
+  // Borrowed; null: rows select for themselves. Before the first pass.
+  void set_forced(const ForcedSelections* forced) { forced_ = forced; }
 
   // Before the layers of a pass and behind them; attend() runs the pass of `inputs`.
   void begin_pass(device::cuda::Stream& stream);
@@ -70,6 +74,7 @@ class CudaAttention final : public model::cuda::LayerAttention {
   const int32_t* const rows_table_;
   const StepInputs& inputs_;
   StepOutputs& outputs_;
+  const ForcedSelections* forced_ = nullptr;
   // Of the rows of a group, by place: row * Hk + head.
   device::cuda::Buffer scores_;      // (rows, Hk, pages_max) f32
   device::cuda::Buffer frames_;      // (places, listed_max) selected frames

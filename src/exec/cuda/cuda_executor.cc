@@ -125,6 +125,10 @@ base::Result<void> CudaExecutor::allocate() {
   ASSIGN_OR_RETURN(attention_,
                    CudaAttention::create(gpu_, *stream_, kv, config.num_q_heads, kv_, select_.get(),
                                          tier_.get(), slot_memory_->rows(), *inputs_, outputs_));
+  if (options_.tap != nullptr && select_ != nullptr) {
+    ASSIGN_OR_RETURN(forced_, ForcedSelections::create(kv, *options_.tap));
+    attention_->set_forced(forced_.get());
+  }
   ASSIGN_OR_RETURN(logits_, device::cuda::Buffer::allocate(
                                 int64_t{logits_rows} * config.vocab_size * 4, "logits"));
   ASSIGN_OR_RETURN(
@@ -247,10 +251,12 @@ base::Result<void> CudaExecutor::run_pass(std::span<const core::Segment> planned
   outputs_.begin(pass->selects_max, pass->logits_max);
   RETURN_IF_ERROR(samples_.build(*stream_, planned, pass->host_logits_rows, pass->logits_max));
   inputs_->upload(*stream_);
+  if (forced_ != nullptr) forced_->upload(*stream_, *pass);
   if (pass->num_rows > 0) {
     RETURN_IF_ERROR(launch(*pass, pad_rows, result));
     outputs_.download(*stream_, static_cast<int32_t>(pass->host_logits_rows.size()));
   }
+  if (forced_ != nullptr) forced_->prepare_next(*pass);
   RETURN_IF_ERROR(stream_->synchronize());
   if (pass->num_rows == 0) return {};
   RETURN_IF_ERROR(read_selections(*pass, result));

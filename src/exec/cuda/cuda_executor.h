@@ -41,6 +41,7 @@ struct CudaExecutorOptions {
   SegmentedOptions prefill;             // with a host tier
   std::vector<core::TokenId> eos;       // masked while a sequence is shorter than min_tokens
   bool use_graphs = true;
+  const SelectionTap* tap = nullptr;  // borrowed; chooses, does not watch
 };
 
 class CudaExecutor final : public Executor, private TileRunner {
@@ -113,7 +114,8 @@ class CudaExecutor final : public Executor, private TileRunner {
   StepOutputs outputs_;
   SampleInputs samples_;
   std::unique_ptr<CudaAttention> attention_;
-  device::cuda::Buffer logits_;  // (logits_rows_max, V) f32
+  std::unique_ptr<ForcedSelections> forced_;  // with a tap
+  device::cuda::Buffer logits_;               // (logits_rows_max, V) f32
   device::cuda::Buffer sample_workspace_;
   std::map<GraphKey, StepGraph> graphs_;
   int64_t edits_moved_ = 0;  // when the graphs were captured
