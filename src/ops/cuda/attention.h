@@ -1,10 +1,11 @@
 // Attention on the GPU: what ops/attention.h defines, for prompt rows and for decode rows.
 //
 // TOLERANCE against reference::attention over the same pages and BF16 queries: largest absolute
-// error over the largest |v| 1e-2 (BF16, quantised), output rounded to BF16. A row's bits depend on
-// its own position, pages and queries alone, never on the rows beside it: a prompt row's blocks of
-// keys are counted from position 0, a decode row's splits are fixed ranks of its list. Keys that a
-// row does not see are never used, NaN included (what ops/attention.h allows within a tile aside).
+// error over the largest |v| 1e-2 (F16 and F32 KV, which are rounded to BF16: 3e-2), output rounded
+// to BF16. A row's bits depend on its own position, pages and queries alone, never on the rows
+// beside it: a prompt row's blocks of keys are counted from position 0, a decode row's splits are
+// fixed ranks of its list. Keys that a row does not see are never used, NaN included (what
+// ops/attention.h allows within a tile aside).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -74,8 +75,8 @@ struct DecodeArgs {
 // Persistent: the grid is the number of SMs times the blocks that one holds, whatever the contexts.
 // Up to 8 query heads of a KV head share one read of K and V (more: the second read of a split
 // comes from the L2). Bytes: 2 * keys * D * sizeof(KV) for each (row, KV head). REQUIRES: D 64, 128
-// or 256; P 16, 32 or 64; G <= 16; strides of q and out multiples of 4, bases aligned to 8 bytes; a
-// list names at least the row's own page.
+// or 256; P 16, 32 or 64; G <= 16; strides of q and out multiples of 8, bases aligned to 16 bytes;
+// a list names at least the row's own page.
 void decode_attention(cudaStream_t stream, const DecodeArgs& args);
 int64_t decode_workspace_bytes(int32_t rows_max, int32_t num_q_heads, int32_t num_kv_heads,
                                int32_t head_dim, int32_t context_max, int num_sms);

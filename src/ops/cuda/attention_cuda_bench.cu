@@ -251,6 +251,46 @@ void bench_decode(Stream& stream, const Shape& shape, int num_sms, const Peak& p
   std::fflush(stdout);
 }
 
+// The portable prompt kernel over a whole prompt; open pages of quantised KV: all in row 0.
+void bench_prefill(Stream& stream, Shape shape, int num_sms, const std::string& filter) {
+  const std::string name = fmt::format(
+      "prefill portable {:<7} Hq {} Hk {} D {} P {} prompt {}{}", core::info(shape.type).name,
+      shape.num_q_heads, shape.num_kv_heads, shape.head_dim, shape.page_tokens, shape.context,
+      shape.streaming > 0 ? fmt::format(" streaming {}", shape.streaming) : "");
+  if (name.find(filter) == std::string::npos) return;
+  shape.batch = 1;
+  DecodeBench bench(stream, shape, num_sms);
+  const DecodeArgs& decode = bench.layers.front();
+  const int64_t row = int64_t{shape.num_q_heads} * shape.head_dim;
+  std::vector<uint16_t> q(static_cast<size_t>(shape.context * row));
+  std::mt19937 random(3);
+  for (auto& x : q) x = static_cast<uint16_t>(0x3f00 | (random() & 0x807f));
+  PageTable table = {};
+  CHECK(cudaMemcpy(&table, decode.rows.tables, sizeof(table), cudaMemcpyDeviceToHost) ==
+        cudaSuccess);
+  table.open_begin = 0;
+  table.open_rows =
+      upload(bench.buffers,
+             std::vector<int32_t>(static_cast<size_t>(shape.context / shape.page_tokens + 1), 0));
+  const PrefillSegment segment = {0, shape.context, 0, 0};
+  const PrefillArgs args = {.kv = decode.kv,
+                            .q = reinterpret_cast<__nv_bfloat16*>(upload(bench.buffers, q)),
+                            .q_stride = row,
+                            .num_q_heads = shape.num_q_heads,
+                            .softmax_scale = decode.softmax_scale,
+                            .tables = upload(bench.buffers, std::vector<PageTable>{table}),
+                            .segments = upload(bench.buffers, std::vector<PrefillSegment>{segment}),
+                            .host_segments = &segment,
+                            .num_segments = 1,
+                            .out = reinterpret_cast<__nv_bfloat16*>(upload(bench.buffers, q)),
+                            .out_stride = row,
+                            .num_sms = num_sms};
+  const double us = measure(stream, 1, [&] { prefill_attention_portable(stream.handle(), args); });
+  const double flops = 2.0 * shape.context * shape.context * static_cast<double>(row);
+  fmt::print("{:<80} {:9.1f} us {:7.1f} TFLOP/s\n", name, us, flops / us / 1e6);
+  std::fflush(stdout);
+}
+
 int run(const std::string& filter) {
   const auto gpu = device::cuda::find_gpu();
   if (!gpu.ok()) {
@@ -283,6 +323,10 @@ int run(const std::string& filter) {
       {64, 8, 128, 32, kBF16, 8, 65536},
       {64, 4, 128, 32, kBF16, 8, 65536}};
   for (const Shape& shape : shapes) bench_decode(stream, shape, num_sms, peak, filter);
+  for (const Shape& shape : {Shape{.context = 8192}, Shape{.type = kI8, .context = 8192},
+                             Shape{.num_q_heads = 8, .head_dim = 256, .context = 8192}}) {
+    bench_prefill(stream, shape, num_sms, filter);
+  }
   return 0;
 }
 

@@ -5,14 +5,15 @@
 #include <numbers>
 
 #include "base/check.h"
-#include "device/cuda/status.h"
 #include "ops/cuda/decode_attention.cuh"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/tensor_map.h"
 
 namespace ops::cuda {
 namespace {
 
-// Rows of a launch: what a block's table of them may take of shared memory.
-constexpr int32_t kLaunchRowsMax = 1024;
+// (Row, head, part)s of a launch: what a block's table of them may take of shared memory.
+constexpr int32_t kLaunchPlacesMax = 2048;
 // Results of splits of a launch at most; more rows go in several launches. 128 rows of 32 query
 // heads of 64k tokens, D 128.
 constexpr int64_t kPartialBytesMax = int64_t{256} << 20;
@@ -43,10 +44,10 @@ Workspace workspace_of(int32_t rows_max, const Parts& parts, int32_t head_dim,
   const int64_t row_results = int64_t{parts.heads} * parts.part_heads * std::max(splits, 1);
   const int64_t row_bytes = row_results * (head_dim + 2) * 4;
   Workspace workspace;
-  workspace.launch_rows =
-      static_cast<int32_t>(std::clamp<int64_t>(kPartialBytesMax / row_bytes, 1, kLaunchRowsMax));
+  workspace.launch_rows = static_cast<int32_t>(
+      std::clamp<int64_t>(kPartialBytesMax / row_bytes, 1, kLaunchPlacesMax / parts.heads));
   // Of a fixed size, so that counters are never where another call has results.
-  workspace.counters = align(int64_t{kLaunchRowsMax} * parts.heads * 4);
+  workspace.counters = align(int64_t{kLaunchPlacesMax * kCounters + 2} * 4);
   workspace.sums = align(std::min(rows_max, workspace.launch_rows) * row_results * 8);
   workspace.bytes = workspace.counters + workspace.sums +
                     std::min(rows_max, workspace.launch_rows) * row_results * head_dim * 4;
@@ -91,15 +92,16 @@ struct Schedule {
 };
 // Two blocks to an SM where each has three stages (one block merges while the other reads), else
 // one with as many as there is room for.
-Schedule schedule_of(const DecodeVariant& variant, const DecodeLaunch& launch, int32_t rows) {
+Schedule schedule_of(const DecodeVariant& variant, const DecodeLaunch& launch) {
   constexpr int kReserved = 1024;  // that the system takes of a block's shared memory
   const SharedLimits limits = shared_limits();
+  const int32_t places = launch.args.num_rows * launch.heads;
   const auto fit = [&](int32_t blocks) {
     const int32_t room = std::min(limits.sm / blocks - kReserved, limits.block);
     Schedule schedule = {.blocks = blocks};
     for (int32_t stages = 1; stages <= kStagesMax; ++stages) {
       const DecodeShared shared = decode_shared(variant.unit_bytes, stages, launch.part_heads,
-                                                launch.args.kv.pool.page.head_dim, rows);
+                                                launch.args.kv.pool.page.head_dim, places);
       if (shared.bytes > room) break;
       schedule.stages = stages;
       schedule.shared = shared;
@@ -111,15 +113,35 @@ Schedule schedule_of(const DecodeVariant& variant, const DecodeLaunch& launch, i
 }
 
 void launch_rows(cudaStream_t stream, const DecodeVariant& variant, const DecodeLaunch& launch) {
-  const Schedule schedule = schedule_of(variant, launch, launch.args.num_rows);
+  const Schedule schedule = schedule_of(variant, launch);
   CHECK(schedule.stages > 0, "no shared memory for a unit of {} bytes", variant.unit_bytes);
   DecodeLaunch copy = launch;
   copy.stages = schedule.stages;
   cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        schedule.shared.bytes);
-  const int grid = launch.args.num_sms * schedule.blocks;
-  variant.kernel<<<grid, kDecodeWarps * 32, schedule.shared.bytes, stream>>>(copy, schedule.shared);
-  device::cuda::check_launch("decode_attention");
+  ops::cuda::launch({.name = "decode_attention",
+                     .grid = dim3(static_cast<unsigned>(launch.args.num_sms * schedule.blocks)),
+                     .threads = kDecodeThreads,
+                     .stream = stream,
+                     .shared_bytes = static_cast<size_t>(schedule.shared.bytes)},
+                    variant.kernel, copy, schedule.shared);
+}
+
+// How Hopper's copy engine finds units of pages.
+void add_tensor_maps(DecodeLaunch& launch) {
+  if (launch_limits().major < 9) return;
+  constexpr int64_t kRingPagesMax = int64_t{1}
+                                    << 30;  // how many there are is their owner's to know
+  const KvPool& pool = launch.args.kv.pool;
+  const auto map = [&](const std::byte* base, int64_t pages) {
+    return tensor_map_pages(
+        base, pages, pool.page_bytes, 2 * pool.page.page_tokens,
+        static_cast<int32_t>(core::row_bytes(pool.page.type, pool.page.head_dim)), kUnitKeys);
+  };
+  launch.has_tensor_maps = true;
+  launch.pool_map = map(pool.base, pool.num_frames);
+  const std::byte* rings = launch.args.kv.rings.base;
+  launch.ring_map = rings == nullptr ? launch.pool_map : map(rings, kRingPagesMax);
 }
 
 void check(const DecodeArgs& args) {
@@ -129,7 +151,7 @@ void check(const DecodeArgs& args) {
         "{} query heads over {}", args.num_q_heads, args.kv.num_kv_heads);
   CHECK(page.page_tokens == 16 || page.page_tokens == 32 || page.page_tokens == 64,
         "pages of {} tokens", page.page_tokens);
-  CHECK(args.q_stride % 4 == 0 && args.out_stride % 4 == 0, "rows of {} and {} elements apart",
+  CHECK(args.q_stride % 8 == 0 && args.out_stride % 4 == 0, "rows of {} and {} elements apart",
         args.q_stride, args.out_stride);
   CHECK(args.num_sms > 0 && args.workspace != nullptr);
 }
@@ -154,9 +176,11 @@ void decode_attention(cudaStream_t stream, const DecodeArgs& args) {
       .heads = parts.heads,
       .unit_shift = std::countr_zero(static_cast<uint32_t>(page.page_tokens / kUnitKeys)),
       .stages = 0,
-      .counters = reinterpret_cast<int32_t*>(args.workspace),
+      .counters = reinterpret_cast<int32_t*>(args.workspace) + 2,
+      .queue = reinterpret_cast<int32_t*>(args.workspace),
       .sums = reinterpret_cast<float2*>(args.workspace + workspace.counters),
       .partial = reinterpret_cast<float*>(args.workspace + workspace.counters + workspace.sums)};
+  add_tensor_maps(launch);
   for (int32_t row = 0; row < args.num_rows; row += workspace.launch_rows) {
     DecodeArgs& rows = launch.args;
     rows.num_rows = std::min(workspace.launch_rows, args.num_rows - row);

@@ -1,122 +1,339 @@
-// The decode kernel: persistent blocks walk splits of (row, KV head)s, each warp with its own
-// pipeline of units.
+// The decode kernel: persistent blocks walk splits of (row, KV head)s; one warp finds and copies
+// keys, four attend to them, one counts what is done.
 //
-// Warp w of a block takes units w, w + 4, ... of the block's split: copies them (cp.async, the next
-// ones of this and later splits while earlier ones are computed), scores sixteen keys against eight
-// query heads with mma.sync, and keeps its own maximum, sum and output. Warps meet once a split,
-// where their four results become one; splits of a list leave theirs in the workspace, and the last
-// block to finish merges them in rank order. Both merges have a fixed order: no bit depends on
-// which block was faster.
+// The COPYING warp deals the units of a split (16 keys of a page each) out to the attending warps
+// in rounds and starts their copies (cp.async) into rings of stages, on through the ends of splits:
+// what it must look up for one split it asked for while it copied the one before. An ATTENDING warp
+// scores its unit's keys against eight query heads with mma.sync and keeps its own maximum, sum and
+// output. The four meet once a split, where their results become one, in the workspace if the list
+// has several splits. The COUNTING warp makes that visible to other blocks and counts it, so that
+// nobody else waits for memory; the block that counted the last split of a list merges them in rank
+// order. Both merges have a fixed order: no bit depends on who was faster.
 #pragma once
 
 #include "ops/cuda/decode_walk.cuh"
 #include "ops/cuda/kv_unit.cuh"
+#include "ops/cuda/launch.cuh"
 
 namespace ops::cuda {
 
-inline constexpr int kDecodeWarps = 4;
-inline constexpr int kPartHeads = 8;  // query heads of a part: columns of an mma
+inline constexpr int kDecodeWarps = 4;  // that attend
+inline constexpr int kCopyingWarp = 4, kCountingWarp = 5;
+inline constexpr int kDecodeThreads = 6 * 32;
+inline constexpr int kPartHeads = 8;                     // query heads of a part: columns of an mma
+inline constexpr int kMergeChannels = 64;                // that the warps merge at a time
+inline constexpr int kMergeStride = kMergeChannels + 4;  // no two heads of a store in one bank
+inline constexpr int kItemSlots = 2;
+inline constexpr int kAttendBarrier = 1;  // named: among the attending warps
+
+// A split that the copying warp has begun, in shared memory.
+struct ItemSlot {
+  DecodeItem item;
+  int32_t index;  // of the launch; -1: there are no more
+};
+// What the counting warp found: whether this block merges the group of `item`.
+struct Verdict {
+  DecodeItem item;
+  int32_t index;
+  int32_t merge;  // the group of splits that it belongs to
+};
 
 // Shared memory of a block, in bytes from its start.
 struct DecodeShared {
-  int32_t units = 0;  // (warps, stages) unit_bytes
-  int32_t merge;      // (warps, part_heads, D + 4) f32; then weights (splits, part_heads)
-  int32_t sums;       // (warps, kPartHeads) maximum and sum
-  int32_t visible;    // (warps, stages) keys of the unit, and whether it is an open page's
-  int32_t row_begin;  // (rows + 1)
-  int32_t last;       // whether this block merges
+  int32_t queries;  // (kItemSlots, part_heads) rows of query_stride bytes
+  int32_t query_stride;
+  int32_t merge;     // (warps, part_heads, kMergeStride) f32; or weights (splits, part_heads)
+  int32_t sums;      // (warps, kPartHeads) maximum and sum
+  int32_t items;     // (kItemSlots) ItemSlot
+  int32_t verdicts;  // (2) Verdict
+  int32_t barriers;  // items begun, items free; splits done, counted; units full, units free
+  int32_t visible;   // (warps, stages) keys of the unit, and whether it is an open page's
+  int32_t begin;     // (places + 1) splits before each
   int32_t bytes;
 };
 inline DecodeShared decode_shared(int32_t unit, int32_t stages, int32_t part_heads,
-                                  int32_t head_dim, int32_t rows) {
+                                  int32_t head_dim, int32_t places) {
   DecodeShared at;
-  at.merge = kDecodeWarps * stages * unit;
-  at.sums = at.merge + kDecodeWarps * part_heads * (head_dim + 4) * 4;
-  at.visible = at.sums + kDecodeWarps * kPartHeads * 8;
-  at.row_begin = at.visible + kDecodeWarps * stages * 4;
-  at.last = at.row_begin + (rows + 1) * 4;
-  at.bytes = at.last + 4 + 1024;  // and alignment
+  at.queries = kDecodeWarps * stages * unit;
+  at.query_stride = 2 * head_dim + 16;  // eight heads' same channels in different banks
+  at.merge = at.queries + kItemSlots * part_heads * at.query_stride;
+  at.sums = at.merge + kDecodeWarps * part_heads * kMergeStride * 4;
+  at.items = at.sums + kDecodeWarps * kPartHeads * 8;
+  at.verdicts = at.items + kItemSlots * static_cast<int32_t>(sizeof(ItemSlot));
+  at.barriers = at.verdicts + 2 * static_cast<int32_t>(sizeof(Verdict));
+  at.visible = at.barriers + 8 * (2 * kItemSlots + 4 + 2 * kDecodeWarps * stages);
+  at.begin = at.visible + 4 * kDecodeWarps * stages;
+  at.bytes = at.begin + 4 * (places + 1);
   return at;
 }
 
-// In which pages the warp's units lie; one lane for each of its next 32 units of a split.
-template <core::DType kType>
-__device__ inline const std::byte* unit_page(const DecodeLaunch& launch, const DecodeItem& item,
-                                             const Walk& walk, int32_t unit) {
-  const DecodeArgs& args = launch.args;
-  const int32_t rank = unit >> launch.unit_shift;
-  const PageTable& table = args.rows.tables[args.rows.row_tables[item.row]];
-  if (is_quantised(kType) && rank == walk.num_ranks - 1) {
-    const int32_t own_page = item.position / args.kv.pool.page.page_tokens;
-    return open_page_address(args.kv, table, item.head, own_page);
-  }
-  if (walk.list != nullptr) {
-    return args.kv.pool.base + walk.list[rank] * args.kv.pool.page_bytes;
-  }
-  return page_address(args.kv, table, item.head, walk.page(rank));
-}
-
-// The stream of a warp's units over all splits of its block: copies them in order.
-template <core::DType kType, int kD>
-struct UnitStream {
-  static constexpr uint32_t kOpenBit = 1u << 16;
-
+// The same as addresses, and where a warp is in the rings.
+struct DecodeBlock {
   const DecodeLaunch& launch;
-  const int32_t* row_begin;
-  int32_t index;  // of the split
-  int warp, lane;
-  DecodeItem item = {};
-  Walk walk = {};
-  int32_t unit = 0;  // next; lanes hold pages of units from `loaded` on
-  int32_t loaded = 0;
-  const std::byte* page = nullptr;
+  const DecodeShared& at;
+  std::byte* shared;
+  int32_t total;  // splits of the launch
+  int lane;
 
-  __device__ void open_item() {
-    item = find_item(launch, row_begin, index, lane);
-    walk = walk_of(launch.args, item.row, item.head, item.position);
-    unit = item.unit_begin + warp;
-    load_pages();
+  __device__ const int32_t* begin() const {
+    return reinterpret_cast<const int32_t*>(shared + at.begin);
   }
-  __device__ void load_pages() {
-    loaded = unit;
-    const int32_t mine = unit + lane * kDecodeWarps;
-    page = mine < item.unit_end ? unit_page<kType>(launch, item, walk, mine) : nullptr;
+  __device__ ItemSlot& item_slot(int32_t n) const {
+    return reinterpret_cast<ItemSlot*>(shared + at.items)[n % kItemSlots];
   }
-  // Moves to a split that has units for this warp; false at the end of all.
-  __device__ bool find_unit() {
-    const int32_t total = row_begin[launch.args.num_rows];
-    while (unit >= item.unit_end) {
-      index += gridDim.x;
-      if (index >= total) return false;
-      open_item();
+  __device__ std::byte* queries(int32_t n) const {
+    return shared + at.queries + n % kItemSlots * launch.part_heads * at.query_stride;
+  }
+  __device__ Verdict& verdict(int32_t n) const {
+    return reinterpret_cast<Verdict*>(shared + at.verdicts)[n % 2];
+  }
+  __device__ uint32_t& visible(int warp, int stage) const {
+    return reinterpret_cast<uint32_t*>(shared + at.visible)[warp * launch.stages + stage];
+  }
+  __device__ uint32_t barrier(int i) const {
+    return ptx::shared_address(shared + at.barriers) + 8 * i;
+  }
+  __device__ uint32_t item_begun(int32_t n) const { return barrier(n % kItemSlots); }
+  __device__ uint32_t item_free(int32_t n) const { return barrier(kItemSlots + n % kItemSlots); }
+  __device__ uint32_t split_done(int32_t n) const { return barrier(2 * kItemSlots + n % 2); }
+  __device__ uint32_t split_counted(int32_t n) const { return barrier(2 * kItemSlots + 2 + n % 2); }
+  __device__ uint32_t unit_full(int warp, int stage) const {
+    return barrier(2 * kItemSlots + 4 + warp * launch.stages + stage);
+  }
+  __device__ uint32_t unit_free(int warp, int stage) const {
+    return unit_full(warp, stage) + 8 * kDecodeWarps * launch.stages;
+  }
+
+  __device__ int32_t* counters(const DecodeItem& item) const {
+    return launch.counters +
+           (item.row * launch.heads + item.head * launch.parts + item.part) * kCounters;
+  }
+
+  __device__ void init_barriers() const {
+    for (int n = 0; n < kItemSlots; ++n) {
+      ptx::mbarrier_init(item_begun(n), 33);  // each lane's copies of the queries, and the item
+      ptx::mbarrier_init(item_free(n), kDecodeWarps + 1);
     }
-    return true;
-  }
-  // Starts the copy of the next unit to `to`; `visible` gets its keys. A group either way.
-  __device__ void copy_next(std::byte* to, uint32_t* visible) {
-    if (index < row_begin[launch.args.num_rows] && find_unit()) {
-      const int32_t page_tokens = launch.args.kv.pool.page.page_tokens;
-      if (unit - loaded >= 32 * kDecodeWarps) load_pages();
-      const int from_lane = (unit - loaded) / kDecodeWarps;
-      const auto address = reinterpret_cast<const std::byte*>(
-          __shfl_sync(~0ull >> 32, reinterpret_cast<uint64_t>(page), from_lane));
-      const int32_t rank = unit >> launch.unit_shift;
-      const int32_t token = (unit & ((1 << launch.unit_shift) - 1)) * kUnitKeys;
-      const int32_t key = walk.page(rank) * page_tokens + token + (lane & 15);
-      const uint32_t keys = __ballot_sync(~0u, walk.sees(key)) & 0xffffu;
-      const bool open = is_quantised(kType) && rank == walk.num_ranks - 1;
-      if (lane == 0) *visible = keys | (open ? kOpenBit : 0);
-      const uint32_t to_shared = ptx::shared_address(to);
-      if (open) {
-        copy_unit<core::DType::kBF16, kD>(to_shared, address, page_tokens, token, keys, lane);
-      } else {
-        copy_unit<kType, kD>(to_shared, address, page_tokens, token, keys, lane);
+    for (int n = 0; n < 2; ++n) {
+      ptx::mbarrier_init(split_done(n), kDecodeWarps);
+      ptx::mbarrier_init(split_counted(n), 1);
+    }
+    for (int warp = 0; warp < kDecodeWarps; ++warp) {
+      for (int stage = 0; stage < launch.stages; ++stage) {
+        ptx::mbarrier_init(unit_full(warp, stage), 33);
+        ptx::mbarrier_init(unit_free(warp, stage), 1);
       }
-      unit += kDecodeWarps;
     }
-    ptx::cp_async_commit();
+  }
+  // The next stage of all rings; its phase turns at the end.
+  __device__ void next(int& stage, uint32_t& phase) const {
+    if (++stage == launch.stages) {
+      stage = 0;
+      phase ^= 1;
+    }
   }
 };
+
+// Parity of the n-th use of one of `slots` barriers.
+__device__ __forceinline__ uint32_t parity(int32_t n, int32_t slots) {
+  return static_cast<uint32_t>(n / slots) & 1u;
+}
+
+// --- Copying ------------------------------------------------------------------------------------
+
+// A split's pages: what was looked up for a unit, by one lane for each of 32, is flat frame
+// found * scale + offset of the pool or the rings, or the open row of the row's own page.
+struct UnitPages {
+  const std::byte* base;
+  const CUtensorMap* map;
+  int32_t scale, offset;
+};
+constexpr uint32_t kOpenBit = 1u << 16;  // of `visible`
+
+// Begins splits one ahead of what is copied, so that memory answers meanwhile.
+template <core::DType kType>
+struct ItemCursor {
+  int32_t number;  // of the split in the launch
+  DecodeItem item;
+  Walk walk;
+  UnitPages pages;
+  int32_t loaded;              // units looked up: 64 from here
+  int32_t frame, frame_after;  // of unit `loaded` + lane, and 32 on
+
+  __device__ void open(const DecodeBlock& block, int32_t next) {
+    number = next;
+    if (number >= block.total) return;
+    const DecodeLaunch& launch = block.launch;
+    const KvLayer& kv = launch.args.kv;
+    item = find_item(launch, block.begin(), number);
+    const int32_t position = launch.args.rows.positions[item.row];
+    walk = walk_of(launch.args, item.row, item.head, position);
+    const int32_t units = num_units(launch, walk, position);
+    const int32_t size = split_units(units);
+    item.unit_begin = item.split * size;
+    item.unit_end = min(item.unit_begin + size, units);
+    const PageTable& table = launch.args.rows.tables[launch.args.rows.row_tables[item.row]];
+    const int32_t column = kv.columns[item.head];
+    pages = {kv.pool.base, &launch.pool_map, 1, 0};
+    if (column < 0) {
+      pages = {kv.rings.base, &launch.ring_map, kv.rings.num_columns, kv.ring_columns[item.head]};
+    } else if (walk.list == nullptr && table.head_stride == 0) {
+      pages.scale = kv.pool.num_columns;
+      pages.offset = column;
+    }
+    loaded = item.unit_begin;
+    frame = find_frame(launch, loaded + block.lane);
+    frame_after = find_frame(launch, loaded + 32 + block.lane);
+  }
+
+  // The next 32 units, when those looked up are copied.
+  __device__ void turn(const DecodeLaunch& launch, int lane) {
+    loaded += 32;
+    frame = frame_after;
+    frame_after = find_frame(launch, loaded + 32 + lane);
+  }
+  __device__ int32_t find_frame(const DecodeLaunch& launch, int32_t unit) const {
+    if (unit >= item.unit_end) return 0;
+    const KvLayer& kv = launch.args.kv;
+    const PageTable& table = launch.args.rows.tables[launch.args.rows.row_tables[item.row]];
+    const int32_t rank = unit >> launch.unit_shift, page = walk.page(rank);
+    if (is_open(rank)) {
+      const int32_t position = launch.args.rows.positions[item.row];
+      return table.open_rows[position / kv.pool.page.page_tokens - table.open_begin];
+    }
+    if (walk.list != nullptr) return walk.list[rank];
+    if (kv.columns[item.head] >= 0) return table.frames[item.head * table.head_stride + page];
+    const RingPool& rings = kv.rings;
+    const int32_t place = page < rings.sink_pages
+                              ? page
+                              : rings.sink_pages + (page - rings.sink_pages) % rings.ring_pages;
+    return table.slot * (rings.sink_pages + rings.ring_pages) + place;
+  }
+  __device__ bool is_open(int32_t rank) const {
+    return is_quantised(kType) && rank == walk.num_ranks - 1;
+  }
+};
+
+// Starts the copies of the n-th split's query heads and says what the split is.
+template <int kD>
+__device__ inline void begin_item(const DecodeBlock& block, const DecodeItem& item, int32_t index,
+                                  int32_t n) {
+  const DecodeLaunch& launch = block.launch;
+  if (n >= kItemSlots) ptx::mbarrier_wait(block.item_free(n), parity(n - kItemSlots, kItemSlots));
+  const int heads = min(kPartHeads, launch.group - item.part * kPartHeads);
+  const __nv_bfloat16* from = launch.args.q + item.row * launch.args.q_stride +
+                              int64_t{item.head * launch.group + item.part * kPartHeads} * kD;
+  const uint32_t to = ptx::shared_address(block.queries(n));
+  for (int chunk = block.lane; chunk < heads * kD / 8; chunk += 32) {
+    const int head = chunk / (kD / 8), at = chunk % (kD / 8);
+    ptx::cp_async_16(to + head * block.at.query_stride + at * 16, from + chunk * 8);
+  }
+  if (block.lane == 0) {
+    block.item_slot(n) = {item, index};
+    ptx::mbarrier_arrive(block.item_begun(n));
+  }
+  ptx::cp_async_arrive(block.item_begun(n));
+}
+
+// Says that there are no more splits.
+__device__ inline void end_items(const DecodeBlock& block, int32_t n) {
+  if (n >= kItemSlots) ptx::mbarrier_wait(block.item_free(n), parity(n - kItemSlots, kItemSlots));
+  if (block.lane == 0) {
+    block.item_slot(n).index = -1;
+    ptx::mbarrier_arrive(block.item_begun(n));
+  }
+  ptx::cp_async_arrive(block.item_begun(n));
+}
+
+// The next split that no block has taken, asked for by lane 0; -1 in the others.
+__device__ __forceinline__ int32_t take_split(const DecodeBlock& block) {
+  return block.lane == 0 ? static_cast<int32_t>(gridDim.x) + atomicAdd(block.launch.queue, 1) : -1;
+}
+// The last block to be through leaves the queue as it was.
+__device__ inline void leave_queue(const DecodeBlock& block) {
+  if (block.lane != 0) return;
+  __threadfence();
+  int32_t* queue = block.launch.queue;
+  if (atomicAdd(queue + 1, 1) == static_cast<int32_t>(gridDim.x) - 1) queue[0] = queue[1] = 0;
+}
+
+// Starts the copy of one unit to the stage of `warp`.
+template <core::DType kType, int kD>
+__device__ __forceinline__ void copy_next(const DecodeBlock& block, const ItemCursor<kType>& cursor,
+                                          int32_t unit, int warp, int stage) {
+  constexpr int kUnit = unit_bytes<kType, kD>();
+  const DecodeLaunch& launch = block.launch;
+  const KvLayer& kv = launch.args.kv;
+  const int32_t page_tokens = kv.pool.page.page_tokens;
+  const int lane = block.lane;
+  const uint32_t full = block.unit_full(warp, stage);
+  uint32_t visible = 0;
+  bool arrived = false;
+  if (unit < cursor.item.unit_end) {
+    const int32_t found = __shfl_sync(~0u, cursor.frame, unit - cursor.loaded);
+    const int32_t rank = unit >> launch.unit_shift;
+    const int32_t token = (unit & ((1 << launch.unit_shift) - 1)) * kUnitKeys;
+    const int32_t key = cursor.walk.page(rank) * page_tokens + token + (lane & 15);
+    visible = __ballot_sync(~0u, cursor.walk.sees(key)) & 0xffffu;
+    const uint32_t to = ptx::shared_address(block.shared + (warp * launch.stages + stage) * kUnit);
+    const int32_t frame = found * cursor.pages.scale + cursor.pages.offset;
+    const std::byte* page = cursor.pages.base + frame * kv.pool.page_bytes;
+    if (visible == 0) {
+      // Between a streaming head's sink and its last tokens.
+    } else if (cursor.is_open(rank)) {
+      const int64_t open = int64_t{found} * kv.open.num_columns + kv.open_column + cursor.item.head;
+      copy_unit<core::DType::kBF16, kD>(to, kv.open.base + open * kv.open.page_bytes, page_tokens,
+                                        token, visible, lane);
+      visible |= kOpenBit;
+    } else if (visible == 0xffffu && launch.has_tensor_maps) {
+      if (lane == 0) {
+        block.visible(warp, stage) = visible;
+        copy_unit_tensor<kType, kD>(to, cursor.pages.map, frame, page, page_tokens, token, full);
+      }
+      arrived = true;
+    } else {
+      copy_unit<kType, kD>(to, page, page_tokens, token, visible, lane);
+    }
+  }
+  if (lane == 0 && !arrived) {
+    block.visible(warp, stage) = visible;
+    ptx::mbarrier_arrive(full);
+  }
+  ptx::cp_async_arrive(full);
+}
+
+// Copies all units of the block's splits.
+template <core::DType kType, int kD>
+__device__ inline void copy_units(const DecodeBlock& block) {
+  int stage = 0;
+  uint32_t phase = 0;
+  ItemCursor<kType> cursor, next;
+  cursor.open(block, blockIdx.x);
+  int32_t n = 0;
+  if (cursor.number < block.total) {
+    int32_t taken = take_split(block);
+    for (; cursor.number < block.total; ++n) {
+      begin_item<kD>(block, cursor.item, cursor.number, n);
+      next.open(block, __shfl_sync(~0u, taken, 0));
+      if (next.number < block.total) taken = take_split(block);
+      for (int32_t unit = cursor.item.unit_begin; unit < cursor.item.unit_end;
+           unit += kDecodeWarps) {
+        if (unit - cursor.loaded == 32) cursor.turn(block.launch, block.lane);
+#pragma unroll 1
+        for (int warp = 0; warp < kDecodeWarps; ++warp) {
+          ptx::mbarrier_wait(block.unit_free(warp, stage), phase ^ 1);
+          copy_next<kType, kD>(block, cursor, unit + warp, warp, stage);
+        }
+        block.next(stage, phase);
+      }
+      cursor = next;
+    }
+  }
+  end_items(block, n);
+  leave_queue(block);
+}
+
+// --- Attending ----------------------------------------------------------------------------------
 
 // What a warp knows of its keys so far: heads 2t and 2t + 1 of the part in each lane.
 template <int kD>
@@ -137,16 +354,18 @@ struct DecodeState {
 
 // The query heads of a part as right operands, zeros beyond them.
 template <bool kPermuted, int kD>
-__device__ __forceinline__ void load_queries(uint32_t (&q)[kD / 16][2], const DecodeLaunch& launch,
-                                             const DecodeItem& item, int heads, int lane) {
+__device__ __forceinline__ void load_queries(uint32_t (&q)[kD / 16][2], const std::byte* rows,
+                                             int32_t stride, int heads, int lane) {
   const int g = lane / 4;
   const ChannelPair at = query_channels<kPermuted>(lane);
-  const __nv_bfloat16* from = launch.args.q + item.row * launch.args.q_stride +
-                              int64_t{item.head * launch.group + item.part * kPartHeads + g} * kD;
+  const std::byte* from = rows + g * stride;
 #pragma unroll
   for (int j = 0; j < kD / 16; ++j) {
-    q[j][0] = g < heads ? *reinterpret_cast<const uint32_t*>(from + 16 * j + at.first) : 0;
-    q[j][1] = g < heads ? *reinterpret_cast<const uint32_t*>(from + 16 * j + at.second) : 0;
+    const int channel = 16 * j;
+    q[j][0] = q[j][1] = 0;
+    if (g >= heads) continue;
+    q[j][0] = *reinterpret_cast<const uint32_t*>(from + 2 * (channel + at.first));
+    q[j][1] = *reinterpret_cast<const uint32_t*>(from + 2 * (channel + at.second));
   }
 }
 
@@ -211,16 +430,41 @@ __device__ __forceinline__ void write_out(const DecodeLaunch& launch, const Deco
   *reinterpret_cast<uint2*>(to) = {ptx::pack_bf16(out.x, out.y), ptx::pack_bf16(out.z, out.w)};
 }
 
-// The block's warps become one result: the output itself where the list has one split, else the
-// split's part in the workspace. Begins and ends with barriers.
+// One split's part of the attending warps' results in shared memory, merged in their order.
+struct MergedPart {
+  float max, sum;
+  float4 out;
+};
+__device__ __forceinline__ MergedPart merge_part(const DecodeLaunch& launch, const float* merge,
+                                                 const float2* sums, int h, int channel) {
+  MergedPart merged = {-INFINITY, 0.0f, {}};
+#pragma unroll
+  for (int w = 0; w < kDecodeWarps; ++w) {
+    merged.max = fmaxf(merged.max, sums[w * kPartHeads + h].x);
+  }
+#pragma unroll
+  for (int w = 0; w < kDecodeWarps; ++w) {
+    const float2 part = sums[w * kPartHeads + h];
+    const float weight = part.x == -INFINITY ? 0.0f : ptx::exp2_approx(part.x - merged.max);
+    const float4 x = *reinterpret_cast<const float4*>(
+        merge + (w * launch.part_heads + h) * kMergeStride + channel);
+    merged.sum += part.y * weight;
+    merged.out.x += x.x * weight, merged.out.y += x.y * weight;
+    merged.out.z += x.z * weight, merged.out.w += x.w * weight;
+  }
+  return merged;
+}
+
+// The attending warps become one result: the output itself where the list has one split, else the
+// split's part in the workspace.
 template <int kD, bool kPermuted>
-__device__ inline void merge_warps(const DecodeLaunch& launch, const DecodeItem& item, int index,
-                                   int heads, const DecodeState<kD>& state, float* merge,
-                                   float2* sums) {
-  constexpr int kStride = kD + 4;  // no two heads of a store in one bank
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int g = lane / 4, t = lane % 4;
-  const ChannelPair at = value_channels<kPermuted>(lane);
+__device__ inline void merge_warps(const DecodeBlock& block, const DecodeItem& item, int32_t index,
+                                   int heads, const DecodeState<kD>& state) {
+  const DecodeLaunch& launch = block.launch;
+  auto* merge = reinterpret_cast<float*>(block.shared + block.at.merge);
+  auto* sums = reinterpret_cast<float2*>(block.shared + block.at.sums);
+  const int warp = threadIdx.x / 32, g = block.lane / 4, t = block.lane % 4;
+  const ChannelPair at = value_channels<kPermuted>(block.lane);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float sum = state.sum[h];
@@ -229,163 +473,213 @@ __device__ inline void merge_warps(const DecodeLaunch& launch, const DecodeItem&
       sum += __shfl_xor_sync(~0u, sum, distance);
     }
     if (g == 0) sums[warp * kPartHeads + 2 * t + h] = {state.max[h], sum};
-    if (2 * t + h >= heads) continue;
-    float* to = merge + (warp * launch.part_heads + 2 * t + h) * kStride;
-#pragma unroll
-    for (int j = 0; j < kD / 16; ++j) {
-      to[16 * j + at.first] = state.out[j][h];
-      to[16 * j + at.second] = state.out[j][h + 2];
-    }
   }
-  __syncthreads();
-  for (int i = threadIdx.x; i < heads * (kD / 4); i += kDecodeWarps * 32) {
-    const int h = i / (kD / 4), channel = i % (kD / 4) * 4;
-    float max = -INFINITY;
 #pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) max = fmaxf(max, sums[w * kPartHeads + h].x);
-    float sum = 0.0f;
-    float4 out = {};
+  for (int first = 0; first < kD; first += kMergeChannels) {
 #pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) {
-      const float2 part = sums[w * kPartHeads + h];
-      const float weight = part.x == -INFINITY ? 0.0f : ptx::exp2_approx(part.x - max);
-      const float4 x =
-          *reinterpret_cast<const float4*>(merge + (w * launch.part_heads + h) * kStride + channel);
-      sum += part.y * weight;
-      out.x += x.x * weight, out.y += x.y * weight, out.z += x.z * weight, out.w += x.w * weight;
+    for (int h = 0; h < 2; ++h) {
+      if (2 * t + h >= heads) continue;
+      float* to = merge + (warp * launch.part_heads + 2 * t + h) * kMergeStride;
+#pragma unroll
+      for (int j = 0; j < kMergeChannels / 16; ++j) {
+        to[16 * j + at.first] = state.out[first / 16 + j][h];
+        to[16 * j + at.second] = state.out[first / 16 + j][h + 2];
+      }
     }
-    if (item.num_splits == 1) {
-      const float scale = 1.0f / sum;
-      write_out<kD>(launch, item, h, channel,
-                    {out.x * scale, out.y * scale, out.z * scale, out.w * scale});
-    } else {
-      const int64_t place = int64_t{index} * launch.part_heads + h;
-      *reinterpret_cast<float4*>(launch.partial + place * kD + channel) = out;
-      if (channel == 0) launch.sums[place] = {max, sum};
+    ptx::named_sync(kAttendBarrier, kDecodeWarps * 32);
+    for (int i = threadIdx.x; i < heads * (kMergeChannels / 4); i += kDecodeWarps * 32) {
+      const int h = i / (kMergeChannels / 4), channel = i % (kMergeChannels / 4) * 4;
+      const MergedPart merged = merge_part(launch, merge, sums, h, channel);
+      if (item.num_splits == 1) {
+        const float scale = 1.0f / merged.sum;
+        write_out<kD>(launch, item, h, first + channel,
+                      {merged.out.x * scale, merged.out.y * scale, merged.out.z * scale,
+                       merged.out.w * scale});
+      } else {
+        const int64_t place = int64_t{index} * launch.part_heads + h;
+        *reinterpret_cast<float4*>(launch.partial + place * kD + first + channel) = merged.out;
+        if (first + channel == 0) launch.sums[place] = {merged.max, merged.sum};
+      }
     }
+    ptx::named_sync(kAttendBarrier, kDecodeWarps * 32);  // the memory is free again
   }
 }
 
-// Merges the splits of the item's list in rank order. By the block that finished last.
+// Results that become one: `count` of them, at most kMergeSplits, every `step` splits of the launch
+// from `first` on.
+struct MergeRange {
+  int64_t first;
+  int32_t count, step;
+};
+
+// Merges in order: into the output, or in place of the first. By the attending warps.
 template <int kD>
-__device__ inline void merge_splits(const DecodeLaunch& launch, const DecodeItem& item, int index,
-                                    int heads, float* weights) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int64_t first = int64_t{index - item.split} * launch.part_heads;
-  const float2* sums = launch.sums + first;
+__device__ inline void merge_results(const DecodeBlock& block, const DecodeItem& item,
+                                     const MergeRange& range, bool final) {
+  const DecodeLaunch& launch = block.launch;
+  auto* weights = reinterpret_cast<float*>(block.shared + block.at.merge);  // (splits, part_heads)
+  const int warp = threadIdx.x / 32, lane = block.lane;
+  const int heads = min(kPartHeads, launch.group - item.part * kPartHeads);
+  const int64_t first = range.first * launch.part_heads;
+  const int32_t step = range.step * launch.part_heads;
   for (int h = warp; h < heads; h += kDecodeWarps) {
-    float max = -INFINITY;
-    for (int s = lane; s < item.num_splits; s += 32) {
-      max = fmaxf(max, __ldcg(&sums[s * launch.part_heads + h]).x);
-    }
+    float2 part = {-INFINITY, 0.0f};
+    if (lane < range.count) part = __ldcg(&launch.sums[first + lane * step + h]);
+    float max = part.x;
 #pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
+    for (int distance = 1; distance < kMergeSplits; distance *= 2) {
       max = fmaxf(max, __shfl_xor_sync(~0u, max, distance));
     }
-    float sum = 0.0f;
-    for (int s = lane; s < item.num_splits; s += 32) {
-      const float2 part = __ldcg(&sums[s * launch.part_heads + h]);
-      const float weight = part.x == -INFINITY ? 0.0f : ptx::exp2_approx(part.x - max);
-      weights[s * launch.part_heads + h] = weight;
-      sum += part.y * weight;
-    }
+    const float weight = part.x == -INFINITY ? 0.0f : ptx::exp2_approx(part.x - max);
+    float sum = part.y * weight;
 #pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
+    for (int distance = 1; distance < kMergeSplits; distance *= 2) {
       sum += __shfl_xor_sync(~0u, sum, distance);
     }
-    __syncwarp();
-    for (int s = lane; s < item.num_splits; s += 32) {
-      weights[s * launch.part_heads + h] /= sum;
-    }
+    if (lane < kMergeSplits) weights[lane * launch.part_heads + h] = final ? weight / sum : weight;
+    if (lane == 0 && !final) launch.sums[first + h] = {max, sum};
   }
-  __syncthreads();
+  ptx::named_sync(kAttendBarrier, kDecodeWarps * 32);
   for (int i = threadIdx.x; i < heads * (kD / 4); i += kDecodeWarps * 32) {
     const int h = i / (kD / 4), channel = i % (kD / 4) * 4;
-    float4 out = {};
-#pragma unroll 8
-    for (int s = 0; s < item.num_splits; ++s) {
-      const float weight = weights[s * launch.part_heads + h];
-      const float4 x = __ldcg(reinterpret_cast<const float4*>(
-          launch.partial + (first + s * launch.part_heads + h) * kD + channel));
-      out.x += x.x * weight, out.y += x.y * weight, out.z += x.z * weight, out.w += x.w * weight;
+    float* from = launch.partial + (first + h) * kD + channel;
+    float4 x[kMergeSplits];
+#pragma unroll
+    for (int s = 0; s < kMergeSplits; ++s) {
+      x[s] = {};
+      if (s < range.count) x[s] = __ldcg(reinterpret_cast<const float4*>(from + s * step * kD));
     }
-    write_out<kD>(launch, item, h, channel, out);
+    float4 out = {};
+#pragma unroll
+    for (int s = 0; s < kMergeSplits; ++s) {
+      const float weight = weights[s * launch.part_heads + h];
+      out.x += x[s].x * weight, out.y += x[s].y * weight;
+      out.z += x[s].z * weight, out.w += x[s].w * weight;
+    }
+    if (final) {
+      write_out<kD>(launch, item, h, channel, out);
+    } else {
+      *reinterpret_cast<float4*>(from) = out;
+    }
   }
+  ptx::named_sync(kAttendBarrier, kDecodeWarps * 32);
 }
 
-// Counts the split as done; the block that counts the last one of the list merges them.
+// The n-th split's group is merged here if the block counted the last split of it; the list too if
+// that was the last group. Splits have become visible; groups are made so here.
 template <int kD>
-__device__ inline void finish_split(const DecodeLaunch& launch, const DecodeItem& item, int index,
-                                    int heads, float* weights, int32_t* last) {
-  __threadfence();
-  __syncthreads();
-  int32_t* counter =
-      launch.counters + item.row * launch.heads + item.head * launch.parts + item.part;
-  if (threadIdx.x == 0) *last = atomicAdd(counter, 1) == item.num_splits - 1;
-  __syncthreads();
-  if (*last == 0) return;
-  __threadfence();
-  merge_splits<kD>(launch, item, index, heads, weights);
-  if (threadIdx.x == 0) *counter = 0;
+__device__ inline void merge_if_last(const DecodeBlock& block, int32_t n) {
+  ptx::mbarrier_wait(block.split_counted(n), parity(n, 2));
+  const Verdict& verdict = block.verdict(n);
+  if (verdict.merge == 0) return;
+  const DecodeItem item = verdict.item;
+  const int64_t list = verdict.index - item.split;  // the list's first split
+  const int32_t groups = (item.num_splits + kMergeSplits - 1) / kMergeSplits;
+  const int32_t begin = item.split / kMergeSplits * kMergeSplits;
+  const MergeRange group = {list + begin, min(kMergeSplits, item.num_splits - begin), 1};
+  merge_results<kD>(block, item, group, groups == 1);
+  if (groups == 1) return;
+  auto* last = reinterpret_cast<int32_t*>(block.shared + block.at.merge);
+  if (threadIdx.x == 0) {
+    int32_t* counter = block.counters(item) + kMergeGroupsMax;
+    __threadfence();
+    *last = atomicAdd(counter, 1) == groups - 1;
+    __threadfence();
+    if (*last != 0) *counter = 0;
+  }
+  ptx::named_sync(kAttendBarrier, kDecodeWarps * 32);
+  const bool merges_list = *last != 0;
+  ptx::named_sync(kAttendBarrier, kDecodeWarps * 32);
+  if (merges_list) merge_results<kD>(block, item, {list, groups, kMergeSplits}, true);
+}
+
+// Attends to the warp's units of all splits of the block.
+template <core::DType kType, int kD>
+__device__ inline void attend_units(const DecodeBlock& block) {
+  constexpr bool kPermuted = kType != core::DType::kBF16;
+  constexpr int kUnit = unit_bytes<kType, kD>();
+  const DecodeLaunch& launch = block.launch;
+  const int warp = threadIdx.x / 32, lane = block.lane;
+  const std::byte* units = block.shared + warp * launch.stages * kUnit;
+  int stage = 0;
+  uint32_t phase = 0;
+  int32_t n = 0;
+  for (;; ++n) {
+    ptx::mbarrier_wait(block.item_begun(n), parity(n, kItemSlots));
+    const auto [item, index] = block.item_slot(n);
+    if (index < 0) break;
+    const int heads = min(kPartHeads, launch.group - item.part * kPartHeads);
+    uint32_t q[kD / 16][2];
+    load_queries<kPermuted, kD>(q, block.queries(n), block.at.query_stride, heads, lane);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(block.item_free(n));
+    DecodeState<kD> state;
+    state.clear();
+    for (int32_t unit = item.unit_begin; unit < item.unit_end; unit += kDecodeWarps) {
+      ptx::mbarrier_wait(block.unit_full(warp, stage), phase);
+      const uint32_t visible = block.visible(warp, stage);
+      const std::byte* keys = units + stage * kUnit;
+      if (is_quantised(kType) && (visible & kOpenBit) != 0) {
+        attend_unit<core::DType::kBF16, kD, kPermuted>(state, q, keys, visible, launch.scale_log2,
+                                                       lane);
+      } else if (visible != 0) {
+        attend_unit<kType, kD, kPermuted>(state, q, keys, visible, launch.scale_log2, lane);
+      }
+      __syncwarp();  // all lanes have read the stage
+      if (lane == 0) ptx::mbarrier_arrive(block.unit_free(warp, stage));
+      block.next(stage, phase);
+    }
+    merge_warps<kD, kPermuted>(block, item, index, heads, state);
+    if (lane == 0) ptx::mbarrier_arrive(block.split_done(n));
+    if (n > 0) merge_if_last<kD>(block, n - 1);
+  }
+  if (n > 0) merge_if_last<kD>(block, n - 1);
+}
+
+// Counts the block's splits as they are done, and says which groups this block merges.
+__device__ inline void count_done(const DecodeBlock& block) {
+  for (int32_t n = 0;; ++n) {
+    ptx::mbarrier_wait(block.item_begun(n), parity(n, kItemSlots));
+    const auto [item, index] = block.item_slot(n);
+    if (index < 0) break;
+    ptx::mbarrier_arrive(block.item_free(n));
+    ptx::mbarrier_wait(block.split_done(n), parity(n, 2));
+    bool last = false;
+    if (item.num_splits > 1) {
+      const int32_t group = item.split / kMergeSplits;
+      const int32_t size = min(kMergeSplits, item.num_splits - group * kMergeSplits);
+      int32_t* counter = block.counters(item) + group;
+      __threadfence();  // the split's result is seen before it is counted
+      last = atomicAdd(counter, 1) == size - 1;
+      __threadfence();  // and the others' after
+      if (last) *counter = 0;
+    }
+    block.verdict(n) = {item, index, last};
+    ptx::mbarrier_arrive(block.split_counted(n));
+  }
 }
 
 template <core::DType kType, int kD>
-__global__ void __launch_bounds__(kDecodeWarps * 32)
-    decode_kernel(const __grid_constant__ DecodeLaunch launch, const DecodeShared at) {
-  constexpr bool kPermuted = kType != core::DType::kBF16;
-  constexpr int kUnit = unit_bytes<kType, kD>();
-  using Stream = UnitStream<kType, kD>;
-  extern __shared__ std::byte unaligned[];
-  std::byte* shared = unaligned + (-ptx::shared_address(unaligned) & 1023u);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  std::byte* units = shared + at.units + warp * launch.stages * kUnit;
-  auto* merge = reinterpret_cast<float*>(shared + at.merge);
-  auto* sums = reinterpret_cast<float2*>(shared + at.sums);
-  auto* visible = reinterpret_cast<uint32_t*>(shared + at.visible) + warp * launch.stages;
-  auto* row_begin = reinterpret_cast<int32_t*>(shared + at.row_begin);
-  auto* last = reinterpret_cast<int32_t*>(shared + at.last);
-
-  count_splits(launch, row_begin);
-  const int32_t total = row_begin[launch.args.num_rows];
-  if (static_cast<int32_t>(blockIdx.x) >= total) return;
-
-  Stream stream = {.launch = launch,
-                   .row_begin = row_begin,
-                   .index = static_cast<int32_t>(blockIdx.x),
-                   .warp = warp,
-                   .lane = lane};
-  stream.open_item();
-  for (int stage = 0; stage < launch.stages - 1; ++stage) {
-    stream.copy_next(units + stage * kUnit, visible + stage);
+__global__ void __launch_bounds__(kDecodeThreads)
+    decode_kernel(const __grid_constant__ DecodeLaunch launch,
+                  const __grid_constant__ DecodeShared at) {
+  extern __shared__ __align__(1024) std::byte shared[];
+  DecodeBlock block = {launch, at, shared, 0, static_cast<int>(threadIdx.x % 32)};
+  if (threadIdx.x == 0) {
+    block.init_barriers();
+    ptx::fence_barrier_init();
   }
-  int stage = 0, next_stage = launch.stages - 1;
-  for (int32_t index = blockIdx.x; index < total; index += gridDim.x) {
-    const DecodeItem item = find_item(launch, row_begin, index, lane);
-    const int heads = min(kPartHeads, launch.group - item.part * kPartHeads);
-    uint32_t q[kD / 16][2];
-    load_queries<kPermuted, kD>(q, launch, item, heads, lane);
-    DecodeState<kD> state;
-    state.clear();
-    for (int32_t unit = item.unit_begin + warp; unit < item.unit_end; unit += kDecodeWarps) {
-      // The next copy fills the stage that the last round left.
-      stream.copy_next(units + next_stage * kUnit, visible + next_stage);
-      ptx::cp_async_wait_all_but(launch.stages - 1);
-      __syncwarp();
-      const uint32_t keys = visible[stage];
-      if (is_quantised(kType) && (keys & Stream::kOpenBit) != 0) {
-        attend_unit<core::DType::kBF16, kD, kPermuted>(state, q, units + stage * kUnit, keys,
-                                                       launch.scale_log2, lane);
-      } else {
-        attend_unit<kType, kD, kPermuted>(state, q, units + stage * kUnit, keys, launch.scale_log2,
-                                          lane);
-      }
-      __syncwarp();  // all lanes have read the stage before it is filled again
-      next_stage = stage;
-      stage = stage + 1 == launch.stages ? 0 : stage + 1;
-    }
-    merge_warps<kD, kPermuted>(launch, item, index, heads, state, merge, sums);
-    if (item.num_splits > 1) finish_split<kD>(launch, item, index, heads, merge, last);
-    __syncthreads();  // the merge's memory is free again
+  wait_for_stream();
+  let_next_start();
+  count_splits(launch, reinterpret_cast<int32_t*>(shared + at.begin));
+  block.total = block.begin()[launch.args.num_rows * launch.heads];
+  const int warp = threadIdx.x / 32;
+  if (warp < kDecodeWarps) {
+    attend_units<kType, kD>(block);
+  } else if (warp == kCopyingWarp) {
+    copy_units<kType, kD>(block);
+  } else if (block.lane == 0) {
+    count_done(block);
   }
 }
 

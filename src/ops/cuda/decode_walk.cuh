@@ -6,12 +6,19 @@
 // of a page) counted in ranks, so a row's arithmetic follows from its own list alone.
 #pragma once
 
+#include <cuda.h>
+
 #include <climits>
 
 #include "ops/cuda/attention.h"
 #include "ops/cuda/kv_frames.cuh"
 
 namespace ops::cuda {
+
+// Splits are merged in groups of so many, then groups.
+inline constexpr int32_t kMergeSplits = 16;
+inline constexpr int32_t kMergeGroupsMax = kDecodeSplitsMax / kMergeSplits;
+inline constexpr int32_t kCounters = kMergeGroupsMax + 1;
 
 // What every block of a launch knows.
 struct DecodeLaunch {
@@ -23,9 +30,12 @@ struct DecodeLaunch {
   int32_t heads;       // Hk * parts
   int32_t unit_shift;  // a page has 1 << unit_shift units
   int32_t stages;      // units in flight, and the one that is computed
-  int32_t* counters;   // (rows, heads) splits that are done
+  int32_t* counters;   // (rows, heads, kCounters) splits of each group, and groups, that are done
+  int32_t* queue;      // splits taken after each block's first; blocks that are through
   float2* sums;        // (splits, part_heads) maximum and sum of exponentials
   float* partial;      // (splits, part_heads, D)
+  bool has_tensor_maps;
+  CUtensorMap pool_map, ring_map;  // Hopper: of pages
 };
 
 // Pages by rank of one (row, KV head).
@@ -91,92 +101,64 @@ __device__ inline int32_t split_units(int32_t units) {
 // One split.
 struct DecodeItem {
   int32_t row, head, part;  // head: of KV
-  int32_t position;
   int32_t split, num_splits;
   int32_t unit_begin, unit_end;  // of the list
 };
 
-// Writes how many splits the rows before each have, and all, to row_begin[0, num_rows]. By all
-// threads of a block; ends in a barrier.
-__device__ inline void count_splits(const DecodeLaunch& launch, int32_t* row_begin) {
+// Writes how many splits the (row, head, part)s before each have, and all, to
+// begin[0, rows * heads]. By all threads of a block; ends in a barrier.
+__device__ inline void count_splits(const DecodeLaunch& launch, int32_t* begin) {
   const DecodeArgs& args = launch.args;
-  for (int32_t row = threadIdx.x; row < args.num_rows; row += blockDim.x) {
+  const int32_t places = args.num_rows * launch.heads;
+  for (int32_t i = threadIdx.x; i < places; i += blockDim.x) {
+    const int32_t row = i / launch.heads, head = i % launch.heads / launch.parts;
     int32_t splits = 0;
     if (args.rows.row_tables[row] >= 0) {
       const int32_t position = args.rows.positions[row];
-      for (int32_t head = 0; head < args.kv.num_kv_heads; ++head) {
-        const int32_t units = num_units(launch, walk_of(args, row, head, position), position);
-        const int32_t size = split_units(units);
-        splits += (units + size - 1) / size * launch.parts;
-      }
+      const int32_t units = num_units(launch, walk_of(args, row, head, position), position);
+      const int32_t size = split_units(units);
+      splits = (units + size - 1) / size;
     }
-    row_begin[row + 1] = splits;
+    begin[i + 1] = splits;
   }
   __syncthreads();
   if (threadIdx.x < 32) {
     int32_t sum = 0;
-    for (int32_t base = 0; base < args.num_rows; base += 32) {
-      const int32_t row = base + threadIdx.x;
-      int32_t count = row < args.num_rows ? row_begin[row + 1] : 0;
+    for (int32_t base = 0; base < places; base += 32) {
+      const int32_t i = base + threadIdx.x;
+      int32_t count = i < places ? begin[i + 1] : 0;
 #pragma unroll
       for (int distance = 1; distance < 32; distance *= 2) {
         const int32_t before = __shfl_up_sync(~0u, count, distance);
         if (static_cast<int>(threadIdx.x) >= distance) count += before;
       }
-      if (row < args.num_rows) row_begin[row + 1] = sum + count;
+      if (i < places) begin[i + 1] = sum + count;
       sum += __shfl_sync(~0u, count, 31);
     }
-    if (threadIdx.x == 0) row_begin[0] = 0;
+    if (threadIdx.x == 0) begin[0] = 0;
   }
   __syncthreads();
 }
 
-// Split `index` of the launch, by a whole warp. REQUIRES: index < row_begin[num_rows].
-__device__ inline DecodeItem find_item(const DecodeLaunch& launch, const int32_t* row_begin,
-                                       int32_t index, int lane) {
-  int32_t low = 0, high = launch.args.num_rows - 1;  // the last row that begins at or before index
-  while (low < high) {
+// Split `index` of the launch. REQUIRES: index < begin[rows * heads].
+__device__ inline DecodeItem find_item(const DecodeLaunch& launch, const int32_t* begin,
+                                       int32_t index) {
+  int32_t low = 0, high = launch.args.num_rows * launch.heads - 1;
+  while (low < high) {  // the last place that begins at or before index
     const int32_t middle = (low + high + 1) / 2;
-    if (row_begin[middle] <= index) {
+    if (begin[middle] <= index) {
       low = middle;
     } else {
       high = middle - 1;
     }
   }
-  DecodeItem item = {.row = low};
-  item.position = launch.args.rows.positions[low];
-  int32_t rest = index - row_begin[low];
-  for (int32_t base = 0;; base += 32) {
-    const int32_t head = base + lane;  // and part
-    int32_t units = 0, size = 1, splits = 0;
-    if (head < launch.heads) {
-      const Walk walk = walk_of(launch.args, low, head / launch.parts, item.position);
-      units = num_units(launch, walk, item.position);
-      size = split_units(units);
-      splits = (units + size - 1) / size;
-    }
-    int32_t end = splits;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const int32_t before = __shfl_up_sync(~0u, end, distance);
-      if (lane >= distance) end += before;
-    }
-    const uint32_t behind = __ballot_sync(~0u, rest < end);
-    if (behind == 0) {
-      rest -= __shfl_sync(~0u, end, 31);
-      continue;
-    }
-    const int chosen = __ffs(static_cast<int>(behind)) - 1;
-    item.head = (base + chosen) / launch.parts;
-    item.part = (base + chosen) % launch.parts;
-    item.num_splits = __shfl_sync(~0u, splits, chosen);
-    item.split = rest - (__shfl_sync(~0u, end, chosen) - item.num_splits);
-    size = __shfl_sync(~0u, size, chosen);
-    units = __shfl_sync(~0u, units, chosen);
-    item.unit_begin = item.split * size;
-    item.unit_end = min(item.unit_begin + size, units);
-    return item;
-  }
+  DecodeItem item;
+  item.row = low / launch.heads;
+  item.head = low % launch.heads / launch.parts;
+  item.part = low % launch.parts;
+  item.split = index - begin[low];
+  item.num_splits = begin[low + 1] - begin[low];
+  return item;
 }
 
 }  // namespace ops::cuda

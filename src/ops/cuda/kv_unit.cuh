@@ -1,8 +1,8 @@
 // Sixteen keys of one page in shared memory, and the operands that mma.sync takes from them.
 //
 // A unit is 16 rows of K, 16 rows of V and, of quantised pages, the page's scales behind them. Rows
-// stand as they are in the page but for a swizzle of their 16-byte chunks that keeps eight rows'
-// chunk c in different banks. K and V are the LEFT operand (16 keys by 16 channels, 16 channels by
+// stand in panels of at most 128 bytes, 16-byte chunks swizzled so that eight rows' chunk c is in
+// different banks. K and V are the LEFT operand (16 keys by 16 channels, 16 channels by
 // 16 keys), so that eight query heads are the eight columns of the right one and none is padding
 // beyond them.
 //
@@ -45,11 +45,18 @@ struct UnitRows {
   static constexpr int kBytes = kUnitKeys * kRowBytes;                       // of K, and of V
   static constexpr int kScaleChunks = is_quantised(kType) ? kD / 4 + 1 : 0;  // K's, then V's one
 
-  // Byte of chunk `chunk` of row `row`. 128 bytes are all banks once: of shorter rows several fill
-  // them, and eight rows must use all places.
+  // Rows longer than 128 bytes are cut into panels, as the copy engine's boxes are.
+  static constexpr int kPanelRowBytes = kRowBytes < 128 ? kRowBytes : 128;
+  static constexpr int kPanels = kRowBytes / kPanelRowBytes;
+  static constexpr int kPanelBytes = kUnitKeys * kPanelRowBytes;
+
+  // Byte of chunk `chunk` of row `row`, swizzled as the copy engine does in rows of 128 and of 64
+  // bytes.
   __device__ static constexpr int place(int row, int chunk) {
-    const int swizzle = kChunks >= 8 ? row & 7 : row * kChunks / 8 & (kChunks - 1);
-    return row * kRowBytes + (chunk ^ swizzle) * 16;
+    constexpr int kPanelChunks = kPanelRowBytes / 16;
+    const int swizzle = row * kPanelChunks / 8 & (kPanelChunks - 1);
+    return chunk / kPanelChunks * kPanelBytes + row * kPanelRowBytes +
+           (chunk % kPanelChunks ^ swizzle) * 16;
   }
   __device__ static constexpr int element_place(int row, int element) {
     const int byte = element * element_bytes(kType);
@@ -92,6 +99,30 @@ __device__ __forceinline__ void copy_unit(uint32_t to, const std::byte* page, in
       ptx::cp_async_16(to + 2 * Rows::kBytes + 16 * chunk, scales + 16 * chunk);
     }
   }
+}
+
+// The same of keys that are all visible, by Hopper's copy engine: for one lane. `map`: the pool's
+// (frame, row, byte). Counts at `full` in bytes, and one arrival.
+template <core::DType kType, int kD>
+__device__ __forceinline__ void copy_unit_tensor(uint32_t to, const CUtensorMap* map, int32_t frame,
+                                                 const std::byte* page, int32_t page_tokens,
+                                                 int32_t token, uint32_t full) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  using Rows = UnitRows<kType, kD>;
+  ptx::fence_proxy_async();  // an earlier unit's zeros were written by threads
+  ptx::mbarrier_arrive_expect(full, 2 * Rows::kBytes + 16 * Rows::kScaleChunks);
+#pragma unroll
+  for (int panel = 0; panel < Rows::kPanels; ++panel) {
+    const int byte = panel * Rows::kPanelRowBytes;
+    ptx::tensor_load_3d(to + panel * Rows::kPanelBytes, map, byte, token, frame, full);
+    ptx::tensor_load_3d(to + Rows::kBytes + panel * Rows::kPanelBytes, map, byte,
+                        page_tokens + token, frame, full);
+  }
+  if constexpr (Rows::kScaleChunks > 0) {
+    ptx::bulk_load(to + 2 * Rows::kBytes, page + 2 * page_tokens * Rows::kRowBytes,
+                   16 * Rows::kScaleChunks, full);
+  }
+#endif
 }
 
 // --- Elements to BF16 pairs ---------------------------------------------------------------------

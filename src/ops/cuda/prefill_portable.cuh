@@ -26,6 +26,18 @@ struct PrefillLaunch {
   int32_t page_shift;      // log2(P)
 };
 
+// Rows of BF16 in shared memory, 16-byte chunks swizzled within 128 bytes.
+template <int kD>
+struct PrefillRows {
+  static constexpr int kChunks = kD / 8;
+  __device__ static constexpr int place(int row, int chunk) {
+    return row * kD * 2 + (chunk ^ (row & 7)) * 16;
+  }
+  __device__ static constexpr int element_place(int row, int element) {
+    return place(row, element / 8) + element % 8 * 2;
+  }
+};
+
 template <int kD>
 struct PrefillTile {
   static constexpr int kWarps = kD <= 128 ? 8 : 4;
@@ -35,7 +47,7 @@ struct PrefillTile {
   static constexpr int kRowBytes = kD * 2;
   static constexpr int kHalfBytes = kKeys * kRowBytes;  // K, or V, of a block of keys
   static constexpr int kSharedBytes = kRows * kRowBytes + 2 * 2 * kHalfBytes + 1024;
-  using Rows = UnitRows<core::DType::kBF16, kD>;
+  using Rows = PrefillRows<kD>;
 };
 
 // The rows of a tile and the keys that any of them sees.
@@ -93,7 +105,7 @@ struct KeySteps {
 template <int kD>
 __device__ __forceinline__ void stage_bf16(uint32_t to, int32_t row, const std::byte* from,
                                            int32_t head_dim, uint32_t visible, int lane) {
-  using Rows = UnitRows<core::DType::kBF16, kD>;
+  using Rows = PrefillRows<kD>;
 #pragma unroll
   for (int i = 0; i < kUnitKeys * Rows::kChunks / 32; ++i) {
     const int chunk = lane + 32 * i;
@@ -134,7 +146,7 @@ template <core::DType kType, int kD>
 __device__ __forceinline__ void stage_converted(std::byte* to, int32_t row,
                                                 const UnitSource& source, int32_t page_tokens,
                                                 bool v, int32_t head_dim, int lane) {
-  using Rows = UnitRows<core::DType::kBF16, kD>;
+  using Rows = PrefillRows<kD>;
   const int32_t row_bytes = head_dim * element_bytes(kType);
   const std::byte* from = source.page + (source.token + (v ? page_tokens : 0)) * row_bytes;
   const auto* scales = reinterpret_cast<const float*>(source.page + 2 * page_tokens * row_bytes);

@@ -61,7 +61,9 @@ __device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t count) 
 }
 // Makes initialised barriers visible to the copy engine; __syncthreads() makes them so to threads.
 __device__ __forceinline__ void fence_barrier_init() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
 }
 __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -74,7 +76,11 @@ __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t par
   uint32_t done;
   asm volatile(
       "{\n.reg .pred p;\n"
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+#else
       "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+#endif
       "selp.u32 %0, 1, 0, p;\n}"
       : "=r"(done)
       : "r"(barrier), "r"(parity)
@@ -106,26 +112,9 @@ template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-// The same with a number that is not known when compiling, at most 7.
-__device__ __forceinline__ void cp_async_wait_all_but(int pending) {
-  switch (pending) {
-    case 0:
-      return cp_async_wait<0>();
-    case 1:
-      return cp_async_wait<1>();
-    case 2:
-      return cp_async_wait<2>();
-    case 3:
-      return cp_async_wait<3>();
-    case 4:
-      return cp_async_wait<4>();
-    case 5:
-      return cp_async_wait<5>();
-    case 6:
-      return cp_async_wait<6>();
-    default:
-      return cp_async_wait<7>();
-  }
+// The thread's arrival at `barrier` once all its copies so far are done; one of the barrier's count.
+__device__ __forceinline__ void cp_async_arrive(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 // sm_90: `bytes` (a multiple of 16, both ends aligned to 16) to shared memory, counted at
@@ -179,6 +168,18 @@ __device__ __forceinline__ void tensor_load_4d(uint32_t to, const CUtensorMap* m
       " [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
       "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
       : "memory");
+}
+
+// The same of a 3D tensor.
+__device__ __forceinline__ void tensor_load_3d(uint32_t to, const CUtensorMap* map, int32_t x,
+                                               int32_t y, int32_t z, uint32_t barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+#endif
 }
 
 // --- Registers and arithmetic -------------------------------------------------------------------
