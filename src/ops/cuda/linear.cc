@@ -4,10 +4,11 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "device/cuda/status.h"
+#include "ops/cuda/bias_bf16.h"
 #include "ops/cuda/cublaslt.h"
-#include "ops/cuda/linear_bias.h"
 
 namespace ops::cuda {
 namespace {
@@ -20,6 +21,8 @@ constexpr int64_t kDeterministicRows = 128;
 // It must hold for these, too.
 constexpr int64_t kRowsChecked[] = {1, 8, 64, 512, 4096, 32768};
 constexpr int kCandidates = 16;
+// Of a bias in BF16.
+constexpr int64_t kBiasBytes = 1 << 20;
 // Alignment that every row of an operand has (K and N are multiples of 8).
 constexpr uint32_t kAlignmentBytes = 16;
 
@@ -39,6 +42,7 @@ struct Plan {
   Owned<cublasLtMatrixLayoutOpaque_t> weight{nullptr, nullptr}, x{nullptr, nullptr},
       y{nullptr, nullptr};
   cublasLtMatmulAlgo_t algo{};
+  bool small_agrees = false;  // deterministic: the kernel for few rows gives the same bits
 };
 
 class CublasLinear final : public Linear {
@@ -51,24 +55,32 @@ class CublasLinear final : public Linear {
 
   base::Result<void> initialise();
   base::Result<void> run(device::cuda::Stream& stream, const LinearArgs& args) override;
-  int64_t workspace_bytes() const override { return workspace_.size() + small_workspace_.size(); }
+  int64_t workspace_bytes() const override {
+    return workspace_.size() + small_workspace_.size() + bias_.size();
+  }
 
  private:
-  using Key = std::array<int64_t, 4>;  // rows, N, K, 1 for FP32 output
+  // rows, N, K, 1 for FP32 output, 1 for a bias, 1 for a residual
+  using Key = std::array<int64_t, 6>;
 
-  base::Result<const Plan*> plan_for(const LinearArgs& args);
+  base::Result<const Plan*> plan_for(device::cuda::Stream& stream, const LinearArgs& args);
   base::Result<Plan> make_plan(const Key& key) const;
   base::Result<void> choose_algorithm(const Key& key, Plan& plan) const;
   bool holds_for_all_rows(const Plan& plan, const cublasLtMatmulHeuristicResult_t& found) const;
   void set_columns(const Plan& plan, uint64_t rows, int64_t x_stride, int64_t y_stride) const;
-  base::Result<void> multiply(cudaStream_t stream, const LinearArgs& args);
+  bool prefers_small(const LinearArgs& args) const;
+  void set_bias(const Plan& plan, const void* bias) const;
+  const void* prepare_bias(cudaStream_t stream, const LinearArgs& args);
+  base::Result<void> multiply(cudaStream_t stream, const Plan& plan, const LinearArgs& args);
+  base::Result<bool> small_agrees(device::cuda::Stream& stream, const Plan& plan,
+                                  const LinearArgs& args);
   base::Result<void> to_result(cublasStatus_t status, const char* what, const Key& key) const;
 
   const CublasLt* lt_;
   LinearOptions options_;
   int num_sms_all_;
   cublasLtHandle_t handle_ = nullptr;
-  Buffer workspace_, small_workspace_;
+  Buffer workspace_, small_workspace_, bias_;
   std::map<Key, Plan> plans_;
 };
 
@@ -84,6 +96,7 @@ base::Result<void> CublasLinear::to_result(cublasStatus_t status, const char* wh
 base::Result<void> CublasLinear::initialise() {
   RETURN_IF_ERROR(to_result(lt_->create(&handle_), "its handle", {}));
   ASSIGN_OR_RETURN(workspace_, Buffer::allocate(options_.workspace_bytes, "products' workspace"));
+  ASSIGN_OR_RETURN(bias_, Buffer::allocate(kBiasBytes, "a bias"));
   const int64_t small_bytes = small_linear_workspace_bytes(options_.num_sms);
   ASSIGN_OR_RETURN(small_workspace_, Buffer::allocate(small_bytes, "small products' workspace"));
   RETURN_IF_ERROR(device::cuda::to_result(
@@ -160,7 +173,8 @@ base::Result<void> CublasLinear::choose_algorithm(const Key& key, Plan& plan) co
 }
 
 base::Result<Plan> CublasLinear::make_plan(const Key& key) const {
-  const auto [rows, n, k, is_fp32] = key;
+  const int64_t rows = key[0], n = key[1], k = key[2];
+  const bool is_fp32 = key[3] != 0, has_bias = key[4] != 0;
   Plan plan;
   cublasLtMatmulDesc_t product = nullptr;
   RETURN_IF_ERROR(to_result(lt_->matmul_desc_create(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F),
@@ -171,6 +185,11 @@ base::Result<Plan> CublasLinear::make_plan(const Key& key) const {
   if (options_.num_sms < num_sms_all_) {
     const int32_t sms = options_.num_sms;
     lt_->matmul_desc_set(product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &sms, sizeof(sms));
+  }
+  if (has_bias) {
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    lt_->matmul_desc_set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
+    set_bias(plan, bias_.data());  // some: heuristics look at its alignment
   }
   const auto layout = [&](decltype(plan.x)& into, cudaDataType_t type, int64_t fast,
                           int64_t slow) -> base::Result<void> {
@@ -183,30 +202,92 @@ base::Result<Plan> CublasLinear::make_plan(const Key& key) const {
   };
   RETURN_IF_ERROR(layout(plan.weight, CUDA_R_16BF, k, n));
   RETURN_IF_ERROR(layout(plan.x, CUDA_R_16BF, k, rows));
-  RETURN_IF_ERROR(layout(plan.y, is_fp32 != 0 ? CUDA_R_32F : CUDA_R_16BF, n, rows));
+  RETURN_IF_ERROR(layout(plan.y, is_fp32 ? CUDA_R_32F : CUDA_R_16BF, n, rows));
   RETURN_IF_ERROR(choose_algorithm(key, plan));
   return plan;
 }
 
-base::Result<const Plan*> CublasLinear::plan_for(const LinearArgs& args) {
+base::Result<const Plan*> CublasLinear::plan_for(device::cuda::Stream& stream,
+                                                 const LinearArgs& args) {
   const int64_t rows = options_.deterministic ? kDeterministicRows : rows_bucket(args.rows);
-  const Key key = {rows, args.n, args.k, args.y32 != nullptr ? 1 : 0};
+  const Key key = {rows, args.n, args.k, args.y32 != nullptr ? 1 : 0, args.bias != nullptr ? 1 : 0};
   const auto found = plans_.find(key);
   if (found != plans_.end()) return &found->second;
   ASSIGN_OR_RETURN(Plan plan, make_plan(key));
+  if (options_.deterministic) {
+    ASSIGN_OR_RETURN(plan.small_agrees, small_agrees(stream, plan, args));
+  }
   return &plans_.emplace(key, std::move(plan)).first->second;
 }
 
-base::Result<void> CublasLinear::multiply(cudaStream_t stream, const LinearArgs& args) {
-  ASSIGN_OR_RETURN(const Plan* plan, plan_for(args));
-  set_columns(*plan, static_cast<uint64_t>(args.rows), args.x_stride, args.y_stride);
+void CublasLinear::set_bias(const Plan& plan, const void* bias) const {
+  lt_->matmul_desc_set(plan.product.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+}
+
+// A bias has the type of the outputs.
+const void* CublasLinear::prepare_bias(cudaStream_t stream, const LinearArgs& args) {
+  if (args.y32 != nullptr) return args.bias;
+  CHECK(args.n * 2 <= bias_.size(), "a bias of {}", args.n);
+  bias_to_bf16(stream, args.bias, args.n, bias_.as<__nv_bfloat16>());
+  return bias_.data();
+}
+
+base::Result<void> CublasLinear::multiply(cudaStream_t stream, const Plan& plan,
+                                          const LinearArgs& args) {
+  set_columns(plan, static_cast<uint64_t>(args.rows), args.x_stride, args.y_stride);
+  if (args.bias != nullptr) set_bias(plan, prepare_bias(stream, args));
   const float alpha = 1.0f, beta = args.accumulate ? 1.0f : 0.0f;
   void* y = args.y32 != nullptr ? static_cast<void*>(args.y32) : args.y;
   return to_result(
-      lt_->matmul(handle_, plan->product.get(), &alpha, args.weight, plan->weight.get(), args.x,
-                  plan->x.get(), &beta, y, plan->y.get(), y, plan->y.get(), &plan->algo,
+      lt_->matmul(handle_, plan.product.get(), &alpha, args.weight, plan.weight.get(), args.x,
+                  plan.x.get(), &beta, y, plan.y.get(), y, plan.y.get(), &plan.algo,
                   workspace_.data(), static_cast<size_t>(workspace_.size()), stream),
-      "a product", {args.rows, args.n, args.k, 0});
+      "a product", {args.rows, args.n, args.k});
+}
+
+// Whether both ways give the same bits of this weight's products: on Hopper both add along K in one
+// chain, but that is the library's business, so it is tried. Waits for the GPU.
+base::Result<bool> CublasLinear::small_agrees(device::cuda::Stream& stream, const Plan& plan,
+                                              const LinearArgs& args) {
+  constexpr int64_t kRows = 16;
+  if (options_.small_rows_max <= 0) return false;
+  std::vector<__nv_bfloat16> numbers(static_cast<size_t>(kRows * args.k));
+  uint32_t state = 1;
+  for (auto& number : numbers) {
+    state = state * 1664525u + 1013904223u;
+    number = __float2bfloat16(static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f);
+  }
+  ASSIGN_OR_RETURN(Buffer x, Buffer::allocate(kRows * args.k * 2, "a trial's rows"));
+  stream.copy(x.data(), numbers.data(), x.size());
+  LinearArgs trial = args;
+  trial.x = x.as<__nv_bfloat16>();
+  trial.x_stride = args.k;
+  trial.rows = kRows;
+  trial.y_stride = args.n;
+  std::array<std::vector<std::byte>, 2> found;
+  for (const bool small : {false, true}) {
+    ASSIGN_OR_RETURN(Buffer y, Buffer::allocate(kRows * args.n * 4, "a trial's outputs"));
+    stream.fill(y.data(), 0x3f, y.size());  // 0.747, a residual
+    if (args.y32 != nullptr) {
+      trial.y32 = y.as<float>();
+    } else {
+      trial.y = y.as<__nv_bfloat16>();
+    }
+    if (small) {
+      small_linear(stream.handle(), trial, options_.num_sms, small_workspace_.data());
+    } else {
+      RETURN_IF_ERROR(multiply(stream.handle(), plan, trial));
+    }
+    found[small].resize(static_cast<size_t>(y.size()));
+    stream.copy(found[small].data(), y.data(), y.size());
+    RETURN_IF_ERROR(stream.synchronize());
+  }
+  return found[0] == found[1];
+}
+
+// Where the kernel of our own is the faster one (docs/ops/linear.md).
+bool CublasLinear::prefers_small(const LinearArgs& args) const {
+  return args.rows <= options_.small_rows_max;
 }
 
 base::Result<void> CublasLinear::run(device::cuda::Stream& stream, const LinearArgs& args) {
@@ -214,12 +295,12 @@ base::Result<void> CublasLinear::run(device::cuda::Stream& stream, const LinearA
         "N {}, K {}, strides {} and {}", args.n, args.k, args.x_stride, args.y_stride);
   CHECK((args.y == nullptr) != (args.y32 == nullptr) && !(args.accumulate && args.y != nullptr));
   if (args.rows == 0) return {};
-  if (!options_.deterministic && args.rows <= options_.small_rows_max) {
-    small_linear(stream.handle(), args, options_.num_sms, small_workspace_.data());
-    return {};
+  const bool prefers = prefers_small(args);
+  if (!prefers || options_.deterministic) {
+    ASSIGN_OR_RETURN(const Plan* plan, plan_for(stream, args));
+    if (!prefers || !plan->small_agrees) return multiply(stream.handle(), *plan, args);
   }
-  RETURN_IF_ERROR(multiply(stream.handle(), args));
-  if (args.bias != nullptr) add_bias(stream.handle(), args);
+  small_linear(stream.handle(), args, options_.num_sms, small_workspace_.data());
   return {};
 }
 

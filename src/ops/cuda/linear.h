@@ -31,8 +31,9 @@ struct LinearArgs {
 
 struct LinearOptions {
   int64_t workspace_bytes = 64 << 20;
-  // One tile shape and one split of K for each (N, K), whatever M is: a row's bits depend on the
-  // row and the weight alone. Costs speed (docs/ops/linear.md).
+  // One tile shape and no split of K for each (N, K), whatever M is: a row's bits depend on the row
+  // and the weight alone. Costs speed with many rows (docs/ops/linear.md); few rows keep the kernel
+  // of our own where it gives the same bits, which the first product of a shape tries.
   bool deterministic = false;
   int num_sms = 0;          // that a product may use; 0: all
   int small_rows_max = 64;  // up to so many rows our own kernel runs where it is faster
@@ -46,17 +47,24 @@ class Linear {
                                                       const LinearOptions& options);
   virtual ~Linear() = default;
   // TOLERANCE against reference::linear over the same BF16 operands, relative to sum |x w|: FP32
-  // output 1e-5 * sqrt(K); BF16 output 2^-8 more. Capturable in a graph once a shape was run.
-  // Errors: kUnsupported (no algorithm for the shape).
+  // output 1e-5 * sqrt(K); BF16 output 2^-8 of itself more, and with more than 64 rows the bias is
+  // rounded to BF16 first. REQUIRES: strides multiples of 8, x and weight aligned to 16 bytes.
+  // Capturable in a graph once a shape was run; the first run of a shape makes a plan (with
+  // `deterministic` it waits for the GPU). Errors: kUnsupported (no algorithm for the shape).
   virtual base::Result<void> run(device::cuda::Stream& stream, const LinearArgs& args) = 0;
   virtual int64_t workspace_bytes() const = 0;
 };
 
-// The persistent kernel for M <= 64 alone (also through Linear::run): work is divided into equal
-// shares of the weight's bytes, one for each of `num_sms` blocks, so that it loses no more than its
-// share when SMs are taken from it. Bytes: N * K * 2 once. `workspace`: device memory of
-// small_linear_workspace_bytes(), zeroed once; left zeroed. Deterministic; a row's bits do not
-// depend on M.
+// The kernel for M <= 64 alone (also through Linear::run): every one of `num_sms` blocks gets an
+// equal share of the weight, so that it loses no more than its share when SMs are taken from it.
+// Bytes: N * K * 2 once. `workspace`: device memory of small_linear_workspace_bytes(), zeroed once;
+// left zeroed. Deterministic; a row's bits do not depend on M (on Hopper, with K a multiple of 64,
+// nor on num_sms).
+//
+// It is launched early: once the kernel before it in the stream allows that (ptx.cuh,
+// allow_next_kernel) or ends, it fetches parts of the weight, and waits for that kernel's end
+// before it reads or writes anything else. So the kernel right before it must not be the one that
+// writes the weight.
 void small_linear(cudaStream_t stream, const LinearArgs& args, int num_sms, std::byte* workspace);
 int64_t small_linear_workspace_bytes(int num_sms);
 

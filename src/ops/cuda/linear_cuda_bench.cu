@@ -52,7 +52,9 @@ __global__ void fill_random(__nv_bfloat16* to, int64_t count) {
   }
 }
 
-__global__ void tiny_kernel(int* word) {
+__global__ void tiny_kernel(int* word, bool early) {
+  if (early) ptx::allow_next_kernel();
+  if (early) ptx::wait_for_previous_kernels();
   if (threadIdx.x == 0) *word += 1;
 }
 
@@ -71,6 +73,7 @@ class Bench {
     options.small_rows_max = 0;
     cublas_ = Linear::create(gpu, options).value();
     options.deterministic = true;
+    options.small_rows_max = 64;
     deterministic_ = Linear::create(gpu, options).value();
     for (Event& event : events_) event = Event::create(true).value();
   }
@@ -79,10 +82,6 @@ class Bench {
     if (rows > shape.rows_max) return;
     const auto small = [&](const LinearArgs& a) {
       small_linear(stream_.handle(), a, gpu_.num_sms, workspace_.data());
-    };
-    const auto portable = [&](const LinearArgs& a) {
-      small_linear_portable(stream_.handle(),
-                            small_linear_params(a, gpu_.num_sms, workspace_.data()));
     };
     const auto cublas = [&](const LinearArgs& a) { cublas_->run(stream_, a).value(); };
     const auto deterministic = [&](const LinearArgs& a) {
@@ -93,16 +92,20 @@ class Bench {
     fmt::print("| {} {}x{} | {} |", shape.name, shape.n, shape.k, rows);
     double best = 1e30;
     if (rows <= 64) {
-      const double chain = time(shape, rows, false, small);
-      best = chain;
-      fmt::print(" {:.1f} | {:.1f} | {:.1f} |", chain, time(shape, rows, true, small),
-                 time(shape, rows, false, portable));
+      best = time(shape, rows, 0, small);
+      fmt::print(" {:.1f} |", best);
+      fmt::print(" {:.1f} | {:.1f} |", time(shape, rows, 1, small), time(shape, rows, 2, small));
+      fmt::print(" {:.1f} |", time(shape, rows, 0, [&](const LinearArgs& a) {
+                   small_linear_hopper(stream_.handle(),
+                                       small_linear_params(a, gpu_.num_sms, workspace_.data()),
+                                       gpu_.num_sms, false);
+                 }));
     } else {
-      fmt::print(" | | |");
+      fmt::print(" | | | |");
     }
-    const double lt = time(shape, rows, false, cublas);
-    fmt::print(" {:.1f} | {:.1f} | {:.1f} |", lt, time(shape, rows, true, cublas),
-               time(shape, rows, false, deterministic));
+    const double lt = time(shape, rows, 0, cublas);
+    fmt::print(" {:.1f} | {:.1f} | {:.1f} |", lt, time(shape, rows, 1, cublas),
+               time(shape, rows, 0, deterministic));
     best = std::min(best, lt);
     fmt::print(" {:.0f} | {:.0f} | {:.0f} % |\n", bytes / best * 1e-3,
                static_cast<double>(rows) * bytes / best * 1e-6, 100 * bound / best);
@@ -113,7 +116,7 @@ class Bench {
   void few_sms(const Shape& shape, int64_t rows) {
     fmt::print("| {} | {} |", shape.name, rows);
     for (const int sms : {132, 128, 124, 116, 100}) {
-      const double us = time(shape, rows, false, [&](const LinearArgs& a) {
+      const double us = time(shape, rows, 0, [&](const LinearArgs& a) {
         small_linear(stream_.handle(), a, sms, workspace_.data());
       });
       fmt::print(" {:.1f} |", us);
@@ -131,7 +134,7 @@ class Bench {
 
   // Microseconds of a call.
   template <typename Call>
-  double time(const Shape& shape, int64_t rows, bool apart, const Call& call) {
+  double time(const Shape& shape, int64_t rows, int apart, const Call& call) {
     LinearArgs args;
     args.x = x_.as<__nv_bfloat16>();
     args.x_stride = shape.k;
@@ -151,7 +154,11 @@ class Bench {
       for (int64_t i = 0; i < calls; ++i) {
         args.weight = weights_.as<__nv_bfloat16>() + i % copies * weight;
         call(args);
-        if (apart) tiny_kernel<<<1, 32, 0, stream_.handle()>>>(word_.as<int>());
+        if (apart == 1) tiny_kernel<<<1, 32, 0, stream_.handle()>>>(word_.as<int>(), false);
+        if (apart == 2) {
+          EarlyLaunch how(1, 32, 0, stream_.handle());
+          cudaLaunchKernelEx(&how.config, tiny_kernel, word_.as<int>(), true);
+        }
       }
     });
     graph.value().launch(stream_);
@@ -190,7 +197,7 @@ int main(int argc, char** argv) {
   Bench bench(gpu.value());
   fmt::print("{}: bound by {:.1f} TB/s\n\n", gpu.value().name, kCopyBytesPerUs * 1e-6);
   fmt::print(
-      "| shape | M | ours us | apart | portable | cuBLASLt us | apart | deterministic | best "
+      "| shape | M | ours us | apart | early | alone | cuBLASLt us | apart | deterministic | best "
       "GB/s | TFLOP/s | of bound |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const Shape& shape : kShapes) {
     for (const int64_t m : rows) bench.row(shape, m);

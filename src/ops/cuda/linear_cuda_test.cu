@@ -27,7 +27,7 @@ constexpr uint32_t kSeed = 20240611;
 struct Shape {
   int64_t n, k;
 };
-constexpr Shape kShapes[] = {{8, 8}, {136, 72}, {264, 1032}, {1000, 520}, {576, 1536}};
+constexpr Shape kShapes[] = {{8, 8}, {136, 64}, {264, 1032}, {1000, 576}, {576, 1536}};
 
 std::vector<__nv_bfloat16> random_bf16(int64_t count, uint32_t seed) {
   std::vector<__nv_bfloat16> values(static_cast<size_t>(count));
@@ -59,6 +59,10 @@ std::vector<T> to_host(Stream& stream, const Buffer& buffer) {
 
 enum class Way { kSmall, kPortable, kCublas, kDeterministic };
 constexpr Way kWays[] = {Way::kSmall, Way::kPortable, Way::kCublas, Way::kDeterministic};
+
+bool is_small(Way way) {
+  return way <= Way::kPortable;
+}
 
 const char* name_of(Way way) {
   switch (way) {
@@ -100,7 +104,7 @@ class LinearCudaTest : public testing::Test {
     for (const bool deterministic : {false, true}) {
       LinearOptions options;
       options.num_sms = num_sms;
-      options.small_rows_max = 0;
+      options.small_rows_max = deterministic ? kSmallRowsMax : 0;
       options.deterministic = deterministic;
       auto made = Linear::create(gpu_, options);
       ASSERT_TRUE(made.ok()) << made.error().message;
@@ -142,7 +146,7 @@ class LinearCudaTest : public testing::Test {
   void run(Way way, const LinearArgs& args) {
     if (way == Way::kSmall) {
       small_linear(stream_.handle(), args, num_sms_, workspace_.data());
-    } else if (way == Way::kPortable) {
+    } else if (is_small(way)) {
       small_linear_portable(stream_.handle(),
                             small_linear_params(args, num_sms_, workspace_.data()));
     } else {
@@ -243,6 +247,13 @@ class LinearCudaTest : public testing::Test {
     return to_host<float>(stream_, y);
   }
 
+  // How many outputs of two ways differ in bits.
+  static size_t num_differing(const std::vector<float>& a, const std::vector<float>& b) {
+    size_t differing = 0;
+    for (size_t i = 0; i < a.size(); ++i) differing += std::memcmp(&a[i], &b[i], 4) != 0 ? 1 : 0;
+    return differing;
+  }
+
   // Rows 0..M-1 alone equal the same rows among `rows_all`, bit for bit.
   void expect_rows_alone_equal(Way way, const Shape& shape, const std::vector<int64_t>& counts,
                                int64_t rows_all) {
@@ -279,7 +290,7 @@ TEST_F(LinearCudaTest, EveryWayEqualsSumsInDouble) {
     const Problem p = make_problem(shape);
     for (const Way way : kWays) {
       for (const int64_t rows : kRowCounts) {
-        if (rows > kSmallRowsMax && (way == Way::kSmall || way == Way::kPortable)) continue;
+        if (rows > kSmallRowsMax && is_small(way)) continue;
         SCOPED_TRACE(std::string(name_of(way)) + ", M " + std::to_string(rows) + ", N " +
                      std::to_string(shape.n) + ", K " + std::to_string(shape.k) + ", seed " +
                      std::to_string(kSeed));
@@ -320,6 +331,24 @@ TEST_F(LinearCudaTest, RowsOfSmallProductsKeepTheirBits) {
   }
   num_sms_ = gpu_.num_sms;
   expect_rows_alone_equal(Way::kSmall, {4096, 14336}, {1, 8, 9, 33}, kSmallRowsMax);
+}
+
+TEST_F(LinearCudaTest, OnHopperBitsDoNotDependOnSms) {
+  if (!gpu_.is_hopper()) GTEST_SKIP() << "the portable version adds what blocks found";
+  make_linear(gpu_.num_sms);
+  for (const Shape& shape : {Shape{6144, 4096}, Shape{4096, 14336}, Shape{576, 1536}}) {
+    const Buffer x = to_device(stream_, random_bf16(kRowsMax * shape.k, kSeed + 6));
+    const Buffer w = to_device(stream_, random_bf16(shape.n * shape.k, kSeed + 7));
+    num_sms_ = gpu_.num_sms;
+    const auto expected = outputs(Way::kSmall, shape, x, w, 64);
+    for (const int num_sms : {gpu_.num_sms, 124, 117, 32, 1}) {
+      num_sms_ = num_sms;
+      EXPECT_EQ(0u, num_differing(expected, outputs(Way::kSmall, shape, x, w, 64))) << num_sms;
+    }
+    printf("N %d, K %d: %zu outputs differ from cuBLASLt's deterministic ones\n",
+           static_cast<int>(shape.n), static_cast<int>(shape.k),
+           num_differing(expected, outputs(Way::kDeterministic, shape, x, w, kRowsMax)));
+  }
 }
 
 TEST_F(LinearCudaTest, RowsOfDeterministicProductsKeepTheirBits) {

@@ -19,14 +19,20 @@ int64_t arrived_bytes(int num_sms) {
   return (num_sms * kArrivedBytesEach + 255) / 256 * 256;
 }
 
-bool runs_hopper() {
-  static const bool kHopper = [] {
-    int ordinal = 0, major = 0;
+struct Chip {
+  int major = 0, num_sms = 0;
+};
+
+Chip chip() {
+  static const Chip kChip = [] {
+    Chip found;
+    int ordinal = 0;
     cudaGetDevice(&ordinal);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
-    return major == 9;
+    cudaDeviceGetAttribute(&found.major, cudaDevAttrComputeCapabilityMajor, ordinal);
+    cudaDeviceGetAttribute(&found.num_sms, cudaDevAttrMultiProcessorCount, ordinal);
+    return found;
   }();
-  return kHopper;
+  return kChip;
 }
 
 }  // namespace
@@ -61,7 +67,11 @@ SmallLinearParams small_linear_params(const LinearArgs& args, int num_sms, std::
 void small_linear(cudaStream_t stream, const LinearArgs& args, int num_sms, std::byte* workspace) {
   if (args.rows == 0 || args.n == 0) return;
   const SmallLinearParams params = small_linear_params(args, num_sms, workspace);
-  runs_hopper() ? small_linear_hopper(stream, params) : small_linear_portable(stream, params);
+  if (chip().major == 9 && args.k % 64 == 0) {
+    small_linear_hopper(stream, params, num_sms, num_sms >= chip().num_sms);
+  } else {
+    small_linear_portable(stream, params);
+  }
 }
 
 }  // namespace ops::cuda

@@ -41,7 +41,6 @@ __device__ __forceinline__ void sync() {
 // One output: bias, residual, rounding.
 __device__ __forceinline__ void write_output(const SmallLinearParams& p, int row, int output,
                                              float sum) {
-  if (row >= p.m || output >= p.n) return;
   if (p.bias != nullptr) sum += p.bias[output];
   const int64_t at = row * p.y_stride + output;
   if (p.y32 == nullptr) {
@@ -51,17 +50,20 @@ __device__ __forceinline__ void write_output(const SmallLinearParams& p, int row
   }
 }
 
+// The sums of this thread's warp as outputs [first, end): its 16 begin at 16 * its number.
 template <int kGroups>
-__device__ void write_tile(const SmallLinearParams& p, int tile, const float (&sums)[kGroups][4]) {
+__device__ void write_tile(const SmallLinearParams& p, int first, int end,
+                           const float (&sums)[kGroups][4]) {
   const int lane = threadIdx.x % 32;
-  const int output = tile * Shares::kRows + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
+  const int output = first + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
     const int row = group * 8 + lane % 4 * 2;
-    write_output(p, row, output, sums[group][0]);
-    write_output(p, row + 1, output, sums[group][1]);
-    write_output(p, row, output + 8, sums[group][2]);
-    write_output(p, row + 1, output + 8, sums[group][3]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int n = output + i / 2 * 8;
+      if (row + i % 2 < p.m && n < end) write_output(p, row + i % 2, n, sums[group][i]);
+    }
   }
 }
 
@@ -125,7 +127,7 @@ __device__ void finish_tile(const SmallLinearParams& p, int tile, float (&sums)[
     write = leave_partial(p, tile, first, last, sums);
     if (write) add_partials(p, tile, first, last, sums);
   }
-  if (write) write_tile(p, tile, sums);
+  if (write) write_tile(p, tile * Shares::kRows, p.n, sums);
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
 #pragma unroll
@@ -140,8 +142,9 @@ SmallLinearParams small_linear_params(const LinearArgs& args, int num_sms, std::
 
 // The launchers; each kernel takes M <= 64.
 void small_linear_portable(cudaStream_t stream, const SmallLinearParams& params);
-// sm_90a.
-void small_linear_hopper(cudaStream_t stream, const SmallLinearParams& params);
+// sm_90a; K a multiple of 64. `all_sms`: no SM of the chip is meant for others.
+void small_linear_hopper(cudaStream_t stream, const SmallLinearParams& params, int num_sms,
+                         bool all_sms);
 
 // How a kernel that begins before the kernels before it have ended is launched (sm_90; elsewhere
 // they wait for each other).

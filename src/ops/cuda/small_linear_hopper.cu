@@ -1,9 +1,11 @@
-// small_linear for Hopper: the copy engine fills a ring in shared memory, which wgmma reads as it
-// lies there; no operand passes through registers.
+// small_linear for Hopper: every block owns the same number of outputs, give or take eight, and
+// reads their rows of the weight whole, so nothing is summed across blocks: a row's bits depend on
+// the row and the weight alone, not on M nor on the number of SMs. The copy engine fills a ring in
+// shared memory, which wgmma reads as it lies there; no operand passes through registers.
 //
-// One warp feeds the ring, two warpgroups multiply: each takes 64 of a tile's 128 outputs as
-// wgmma's rows and all rows of x as its columns (8 to 64). The stages in flight (about 100 KB an
-// SM) cover the latency of memory at its full speed (33 KB an SM) three times.
+// One thread feeds the ring, a warpgroup for each 64 of a tile's outputs multiplies: the outputs as
+// wgmma's rows, all rows of x as its columns (8 to 64). What a tile lacks of 64 is computed from
+// whatever lies there and dropped.
 #include "device/cuda/status.h"
 #include "ops/cuda/small_linear.cuh"
 #include "ops/cuda/tensor_map.h"
@@ -11,17 +13,40 @@
 namespace ops::cuda {
 namespace {
 
-constexpr int kThreads = kSmallLinearThreads + 32;
-constexpr int kWeightBytes = Shares::kRows * Shares::kCols * 2;
+constexpr int kTileRowsMax = 128;
+constexpr int kTileRowsMin = 16;
+constexpr int kBoxCols = 64;
+constexpr int kStagesMax = 16;
+constexpr int kThreadsMax = kTileRowsMax / 64 * 128 + 32;
+constexpr int kSlackBytes = 1024 + 8192;  // alignment; wgmma reads 64 rows of the last tile
+// What blocks of successive kernels may take so that two fit one SM (227 KB): the second fills its
+// ring while the first ends. Three do not fit as long as each takes a third.
+constexpr int kSharedBytesHalf = 112 << 10;
+// A block that takes this has its SM alone: where not all SMs are used, two of one kernel must not
+// meet on one. Also for long runs: a deeper ring wins more there than an early start.
+constexpr int kSharedBytesAlone = 200 << 10;
+constexpr int64_t kLongRunBytes = 5 << 18;  // of the weight, a block's
 
-template <int kGroups>
-struct Ring {
-  static constexpr int kXBytes = kGroups * 8 * Shares::kCols * 2;
-  static constexpr int kStageBytes = kWeightBytes + kXBytes;
-  // Two blocks of successive kernels fit one SM (227 KB), so that the second fills its ring while
-  // the first ends; three do not, so that each SM gets one.
-  static constexpr int kStages = kGroups <= 2 ? 6 : kGroups == 4 ? 5 : 4;
-  static constexpr int kBytes = kStages * kStageBytes + 1024;  // aligned inside
+// What is fixed at compile time.
+template <int kGroupsOf8, int kBoxesOfStage>
+struct Way {
+  static constexpr int kGroups = kGroupsOf8;      // of 8 rows of x
+  static constexpr int kBoxes = kBoxesOfStage;    // of 64 columns
+  static constexpr int kXBytes = kGroups * 1024;  // of a box of x
+};
+
+// The division of work and of shared memory.
+struct Schedule {
+  int32_t tiles = 0;  // of about equal height, `passes` for each block
+  int32_t passes = 0;
+  int32_t height = 0;          // of a box: the highest tile, rounded up to 8
+  int32_t stages_of_tile = 0;  // each of kBoxes boxes; what is past K is zeros
+  int32_t stages = 0;          // in the ring
+  int32_t stage_bytes = 0;
+
+  __host__ __device__ int first_output(const SmallLinearParams& p, int tile) const {
+    return static_cast<int>(int64_t{p.n} * tile / tiles);
+  }
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -68,150 +93,225 @@ __device__ __forceinline__ void pin(float (&sums)[kGroups][4]) {
   for (int group = 0; group < kGroups; ++group) ptx::pin(sums[group]);
 }
 
-// Where a block stands in the pieces and in the ring; `parity` flips with each round of the ring.
-template <int kGroups>
+// Where a thread stands in the block's tiles and in the ring; `parity` flips with each round of the
+// ring.
 struct Cursor {
-  int tile, chunk;
+  int pass = 0, stage = 0;  // of the tile
   int slot = 0;
   uint32_t parity = 0;
-  __device__ Cursor(const Shares& shares, int64_t piece)
-      : tile(static_cast<int>(piece / shares.chunks)),
-        chunk(static_cast<int>(piece - int64_t{tile} * shares.chunks)) {}
-  __device__ void advance(int chunks) {
-    if (++chunk == chunks) {
-      chunk = 0;
-      ++tile;
+  __device__ void advance(const Schedule& s) {
+    if (++stage == s.stages_of_tile) {
+      stage = 0;
+      ++pass;
     }
-    if (++slot == Ring<kGroups>::kStages) {
+    if (++slot == s.stages) {
       slot = 0;
       parity ^= 1;
     }
   }
 };
 
-// Of one block's shared memory.
+// One block's shared memory.
 struct Places {
-  uint32_t ring;   // stages: the weight's piece, then x's
+  uint32_t ring;   // stages: boxes of the weight, then of x
   uint32_t full;   // barriers: a stage has arrived
-  uint32_t empty;  // all warps have done with it
+  uint32_t empty;  // all warps that read it, the other block's of a pair too, have done with it
 };
 
-// One thread feeds the ring. The weight's first pieces do not wait for the kernels before this one.
-template <int kGroups>
-__device__ void feed(const SmallLinearParams& p, const CUtensorMap* weight, const CUtensorMap* x,
-                     const Places& at, int64_t begin, int count) {
-  constexpr int kStages = Ring<kGroups>::kStages, kStageBytes = Ring<kGroups>::kStageBytes;
-  const auto load_weight = [&](const Cursor<kGroups>& c) {
-    ptx::mbarrier_arrive_expect(at.full + 8 * c.slot, kStageBytes);
-    ptx::tensor_load_2d(at.ring + c.slot * kStageBytes, weight, c.chunk * Shares::kCols,
-                        c.tile * Shares::kRows, at.full + 8 * c.slot);
-  };
-  const auto load_x = [&](const Cursor<kGroups>& c) {
-    ptx::tensor_load_2d(at.ring + c.slot * kStageBytes + kWeightBytes, x, c.chunk * Shares::kCols,
-                        0, at.full + 8 * c.slot);
-  };
-  const int first = min(count, kStages);
-  Cursor<kGroups> ahead(p.shares, begin), cursor = ahead;
-  for (int i = 0; i < first; ++i, ahead.advance(p.shares.chunks)) load_weight(ahead);
-  ptx::wait_for_previous_kernels();
-  for (int i = 0; i < first; ++i, cursor.advance(p.shares.chunks)) load_x(cursor);
-  for (int i = first; i < count; ++i, cursor.advance(p.shares.chunks)) {
-    ptx::mbarrier_wait(at.empty + 8 * cursor.slot, cursor.parity ^ 1);
-    load_weight(cursor);
-    load_x(cursor);
+// One thread's: fills the ring.
+template <class Way>
+class Feeder {
+ public:
+  __device__ Feeder(const SmallLinearParams& p, const Schedule& s, const CUtensorMap* weight,
+                    const CUtensorMap* x, const Places& at)
+      : p_(p), s_(s), weight_(weight), x_(x), at_(at), count_(s.passes * s.stages_of_tile) {}
+
+  // What does not depend on the kernels before this one.
+  __device__ void begin() {
+    Cursor ahead;
+    for (int i = 0; i < min(count_, s_.stages); ++i, ahead.advance(s_)) load_weight(ahead);
   }
+  __device__ void run() {
+    Cursor cursor;
+    const int begun = min(count_, s_.stages);
+    for (int i = 0; i < begun; ++i, cursor.advance(s_)) load_x(cursor);
+    for (int i = begun; i < count_; ++i, cursor.advance(s_)) {
+      ptx::mbarrier_wait(at_.empty + 8 * cursor.slot, cursor.parity ^ 1);
+      load_weight(cursor);
+      load_x(cursor);
+    }
+  }
+
+ private:
+  __device__ void load_weight(const Cursor& c) {
+    const uint32_t full = at_.full + 8 * c.slot;
+    if (c.stage == 0) row_ = s_.first_output(p_, blockIdx.x * s_.passes + c.pass);
+    ptx::mbarrier_arrive_expect(full, s_.stage_bytes);
+    ptx::tensor_load_3d(at_.ring + c.slot * s_.stage_bytes, weight_, 0, row_, c.stage * Way::kBoxes,
+                        full);
+  }
+  __device__ void load_x(const Cursor& c) {
+    ptx::tensor_load_3d(at_.ring + (c.slot + 1) * s_.stage_bytes - Way::kBoxes * Way::kXBytes, x_,
+                        0, 0, c.stage * Way::kBoxes, at_.full + 8 * c.slot);
+  }
+
+  const SmallLinearParams& p_;
+  const Schedule& s_;
+  const CUtensorMap* weight_;
+  const CUtensorMap* x_;
+  Places at_;
+  int count_;
+  int row_ = 0;  // of the weight, where the tile begins
+};
+
+__device__ __forceinline__ void release(uint32_t empty) {
+  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty);
 }
 
-template <int kGroups>
-__device__ void multiply(const SmallLinearParams& p, const Places& at, int64_t begin, int count) {
-  constexpr int kStageBytes = Ring<kGroups>::kStageBytes;
-  const int warpgroup = threadIdx.x / 128;
-  ptx::wait_for_previous_kernels();  // they may have written what finish_tile reads
-  float sums[kGroups][4] = {};
-  Cursor<kGroups> c(p.shares, begin);
-  for (int i = 0; i < count; ++i) {
-    ptx::mbarrier_wait(at.full + 8 * c.slot, c.parity);
-    const uint32_t stage = at.ring + c.slot * kStageBytes;
-    const uint64_t weight = ptx::wgmma_operand(stage + warpgroup * (kWeightBytes / 2), 1024, 0);
-    const uint64_t x = ptx::wgmma_operand(stage + kWeightBytes, 1024, 0);
-    pin(sums);
-    ptx::wgmma_fence();
+// Begins a stage's products.
+template <class Way>
+__device__ __forceinline__ void multiply_stage(const Schedule& s, const Places& at, const Cursor& c,
+                                               float (&sums)[Way::kGroups][4]) {
+  ptx::mbarrier_wait(at.full + 8 * c.slot, c.parity);
+  const uint32_t stage = at.ring + c.slot * s.stage_bytes;
+  const uint32_t x_boxes = stage + s.stage_bytes - Way::kBoxes * Way::kXBytes;
+  pin(sums);
+  ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < Shares::kCols / 16; ++k) multiply_k16(sums, weight + 2 * k, x + 2 * k);
-    ptx::wgmma_commit();
+  for (int i = 0; i < Way::kBoxes; ++i) {
+    const uint64_t weight =
+        ptx::wgmma_operand(stage + i * s.height * 128 + threadIdx.x / 128 * 8192, 1024, 0);
+    const uint64_t x = ptx::wgmma_operand(x_boxes + i * Way::kXBytes, 1024, 0);
+#pragma unroll
+    for (int k = 0; k < kBoxCols / 16; ++k) multiply_k16(sums, weight + 2 * k, x + 2 * k);
+  }
+  ptx::wgmma_commit();
+}
+
+// A warpgroup's sums of each of its tiles, one chain over K. One stage's products run while the
+// next is waited for.
+template <class Way>
+__device__ void multiply(const SmallLinearParams& p, const Schedule& s, const Places& at) {
+  Cursor c;
+  for (int pass = 0; pass < s.passes; ++pass) {
+    float sums[Way::kGroups][4] = {};
+    multiply_stage<Way>(s, at, c, sums);
+    uint32_t held = at.empty + 8 * c.slot;
+    c.advance(s);
+    for (int i = 1; i < s.stages_of_tile; ++i) {
+      multiply_stage<Way>(s, at, c, sums);
+      ptx::wgmma_wait<1>();
+      release(held);
+      held = at.empty + 8 * c.slot;
+      c.advance(s);
+    }
     ptx::wgmma_wait<0>();
     pin(sums);
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(at.empty + 8 * c.slot);
-    const int tile = c.tile;
-    c.advance(p.shares.chunks);
-    if (c.tile != tile || i + 1 == count) small_linear_detail::finish_tile(p, tile, sums);
+    release(held);
+    const int tile = blockIdx.x * s.passes + pass;
+    small_linear_detail::write_tile(p, s.first_output(p, tile), s.first_output(p, tile + 1), sums);
   }
 }
 
-template <int kGroups>
-__device__ void run_block(const SmallLinearParams& p, const CUtensorMap* weight,
+template <class Way>
+__device__ void run_block(const SmallLinearParams& p, const Schedule& s, const CUtensorMap* weight,
                           const CUtensorMap* x) {
-  constexpr int kStages = Ring<kGroups>::kStages;
   extern __shared__ std::byte shared[];
-  __shared__ uint64_t barriers[2 * kStages];
+  __shared__ uint64_t barriers[2 * kStagesMax];
   const Places at{.ring = (ptx::shared_address(shared) + 1023) & ~1023u,
                   .full = ptx::shared_address(barriers),
-                  .empty = ptx::shared_address(barriers + kStages)};
-  if (threadIdx.x == kSmallLinearThreads) {
-    ptx::prefetch_tensor_map(weight);
-    ptx::prefetch_tensor_map(x);
-    for (int i = 0; i < kStages; ++i) {
+                  .empty = ptx::shared_address(barriers + kStagesMax)};
+  const bool feeds = threadIdx.x == blockDim.x - 32;
+  Feeder<Way> feeder(p, s, weight, x, at);
+  if (feeds) {
+    const int readers = static_cast<int>(blockDim.x) / 32 - 1;
+    for (int i = 0; i < s.stages; ++i) {
       ptx::mbarrier_init(at.full + 8 * i, 1);
-      ptx::mbarrier_init(at.empty + 8 * i, kSmallLinearThreads / 32);
+      ptx::mbarrier_init(at.empty + 8 * i, readers);
     }
     ptx::fence_barrier_init();
+    feeder.begin();
   }
   ptx::allow_next_kernel();
   __syncthreads();
-  const int64_t begin = p.shares.begin(blockIdx.x);
-  const int count = static_cast<int>(p.shares.begin(blockIdx.x + 1) - begin);
-  if (threadIdx.x < kSmallLinearThreads) {
-    multiply<kGroups>(p, at, begin, count);
-  } else if (threadIdx.x == kSmallLinearThreads) {
-    feed<kGroups>(p, weight, x, at, begin, count);
+  ptx::wait_for_previous_kernels();
+  if (threadIdx.x < blockDim.x - 32) {
+    multiply<Way>(p, s, at);
+  } else if (feeds) {
+    feeder.run();
   }
 }
 
 #else  // compiled for another GPU: never launched there
 
-template <int kGroups>
-__device__ void run_block(const SmallLinearParams&, const CUtensorMap*, const CUtensorMap*) {}
+template <class Way>
+__device__ void run_block(const SmallLinearParams&, const Schedule&, const CUtensorMap*,
+                          const CUtensorMap*) {}
 
 #endif
 
-template <int kGroups>
-__global__ void __launch_bounds__(kThreads, 2)
-    small_linear_hopper_kernel(const SmallLinearParams p,
+template <class Way>
+__global__ void __launch_bounds__(kThreadsMax, Way::kGroups <= 2 ? 2 : 1)
+    small_linear_hopper_kernel(const __grid_constant__ SmallLinearParams p,
+                               const __grid_constant__ Schedule s,
                                const __grid_constant__ CUtensorMap weight,
                                const __grid_constant__ CUtensorMap x) {
-  run_block<kGroups>(p, &weight, &x);
+  run_block<Way>(p, s, &weight, &x);
 }
 
-template <int kGroups>
-void launch(cudaStream_t stream, const SmallLinearParams& p) {
+template <class Way>
+Schedule schedule_of(const SmallLinearParams& p, int blocks, bool alone) {
+  Schedule s;
+  s.passes = (p.n + blocks * kTileRowsMax - 1) / (blocks * kTileRowsMax);
+  s.tiles = blocks * s.passes;
+  s.height = ((p.n + s.tiles - 1) / s.tiles + 7) / 8 * 8;
+  s.stages_of_tile = (p.k + Way::kBoxes * kBoxCols - 1) / (Way::kBoxes * kBoxCols);
+  s.stage_bytes = Way::kBoxes * (s.height * 128 + Way::kXBytes);
+  const int room = (alone ? kSharedBytesAlone : kSharedBytesHalf) - kSlackBytes;
+  s.stages = min(kStagesMax, room / s.stage_bytes);
+  return s;
+}
+
+template <class Way>
+void launch(cudaStream_t stream, const SmallLinearParams& p, int blocks, bool alone) {
+  const auto kernel = small_linear_hopper_kernel<Way>;
   static const cudaError_t kAllowed =
-      cudaFuncSetAttribute(small_linear_hopper_kernel<kGroups>,
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, Ring<kGroups>::kBytes);
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytesAlone);
   CHECK(kAllowed == cudaSuccess, "small_linear: {}", cudaGetErrorString(kAllowed));
-  const CUtensorMap weight = tensor_map_bf16(p.weight, p.n, p.k, int64_t{p.k} * 2, Shares::kRows);
-  const CUtensorMap x = tensor_map_bf16(p.x, p.m, p.k, p.x_stride * 2, kGroups * 8);
-  EarlyLaunch how(p.shares.blocks, kThreads, Ring<kGroups>::kBytes, stream);
-  cudaLaunchKernelEx(&how.config, small_linear_hopper_kernel<kGroups>, p, weight, x);
+  const Schedule s = schedule_of<Way>(p, blocks, alone);
+  const CUtensorMap weight =
+      tensor_map_bf16(p.weight, p.n, p.k, int64_t{p.k} * 2, s.height, Way::kBoxes);
+  const CUtensorMap x =
+      tensor_map_bf16(p.x, p.m, p.k, p.x_stride * 2, Way::kGroups * 8, Way::kBoxes);
+  // Enough shared memory that no more blocks meet on an SM than should.
+  const int shared_bytes = max(s.stages * s.stage_bytes + kSlackBytes,
+                               alone ? kSharedBytesHalf + 4096 : kSharedBytesHalf * 2 / 3 + 4096);
+  const int threads = (s.height + 63) / 64 * 128 + 32;
+  EarlyLaunch how(blocks, threads, static_cast<size_t>(shared_bytes), stream);
+  cudaLaunchKernelEx(&how.config, kernel, p, s, weight, x);
   device::cuda::check_launch("small_linear");
+}
+
+// A stage holds about 16 KB of the weight whatever the height of a tile: what a stage costs the
+// feeding thread and the waiting warps, some 300 clocks, is then a third of its time in memory.
+template <int kGroups>
+void launch_groups(cudaStream_t stream, const SmallLinearParams& p, int num_sms, bool all_sms) {
+  const int blocks = min(num_sms, (p.n + kTileRowsMin - 1) / kTileRowsMin);
+  const int rows = (p.n + blocks - 1) / blocks;
+  const bool alone = !all_sms || kGroups > 2 || int64_t{rows} * p.k * 2 > kLongRunBytes;
+  if (rows > 64) return launch<Way<kGroups, 1>>(stream, p, blocks, alone);
+  if (rows > 32) return launch<Way<kGroups, 2>>(stream, p, blocks, alone);
+  launch<Way<kGroups, 4>>(stream, p, blocks, alone);
 }
 
 }  // namespace
 
-void small_linear_hopper(cudaStream_t stream, const SmallLinearParams& params) {
-  if (params.m <= 8) return launch<1>(stream, params);
-  if (params.m <= 16) return launch<2>(stream, params);
-  if (params.m <= 32) return launch<4>(stream, params);
-  launch<8>(stream, params);
+void small_linear_hopper(cudaStream_t stream, const SmallLinearParams& p, int num_sms,
+                         bool all_sms) {
+  if (p.m <= 8) return launch_groups<1>(stream, p, num_sms, all_sms);
+  if (p.m <= 16) return launch_groups<2>(stream, p, num_sms, all_sms);
+  if (p.m <= 32) return launch_groups<4>(stream, p, num_sms, all_sms);
+  launch_groups<8>(stream, p, num_sms, all_sms);
 }
 
 }  // namespace ops::cuda

@@ -27,14 +27,17 @@ EncodeTiled encoder() {
 }  // namespace
 
 CUtensorMap tensor_map_bf16(const void* base, int64_t rows, int64_t cols, int64_t row_bytes,
-                            int box_rows) {
+                            int box_rows, int box_blocks) {
+  CHECK(cols % 64 == 0, "{} columns", cols);
   CUtensorMap map{};
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(row_bytes)};
-  const cuuint32_t box[2] = {64, static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[2] = {1, 1};
+  const cuuint64_t sizes[3] = {64, static_cast<cuuint64_t>(rows),
+                               static_cast<cuuint64_t>(cols / 64)};
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(row_bytes), 128};
+  const cuuint32_t box[3] = {64, static_cast<cuuint32_t>(box_rows),
+                             static_cast<cuuint32_t>(box_blocks)};
+  const cuuint32_t steps[3] = {1, 1, 1};
   const CUresult status =
-      encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(base), sizes, strides,
+      encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(base), sizes, strides,
                 box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   CHECK(status == CUDA_SUCCESS, "describing a {} x {} matrix, rows {} bytes apart: error {}", rows,
