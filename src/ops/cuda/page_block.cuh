@@ -1,5 +1,9 @@
-// What one block does to find the best of many without sorting them: sums over the block, and the
-// key at which a given number of the greatest ones begins, by a histogram of what is left of the
+// What one block does to find the best of many without sorting them.
+//
+// The `wanted`-th greatest of the threads' own best keys is a bound that so many keys reach and not
+// many more: what reaches it, the CANDIDATES, are ranked by comparing each with each, the block's
+// warps sharing the comparisons. Where there are more candidates than threads (ties, or much is
+// wanted) the key at which the wanted ones begin is found by a histogram of what is left of the
 // range, eight bits at a time.
 #pragma once
 
@@ -19,6 +23,11 @@ struct BlockScratch {
   int32_t histogram[kPageThreads];
   uint32_t range[2][kPageWarps];
   int32_t bucket, above, count;
+  // Candidates: key, then the complement of the page, so that the greater one is the better one.
+  uint64_t candidates[kPageThreads];
+  int32_t ranks[kPageThreads];
+  int32_t pages[kPageThreads];
+  int32_t num_candidates;
 };
 
 class Block {
@@ -60,22 +69,51 @@ class Block {
     __syncthreads();
   }
 
-  // A key that `wanted` threads' keys reach, and not many more do: a bound, found by halving. Costs
-  // a barrier a step. REQUIRES: so many reach `low`, and none is above `high`.
-  __device__ static uint32_t find_bound(uint32_t mine, int32_t wanted, uint32_t low,
-                                        uint32_t high) {
-    const int32_t enough = wanted + wanted / 8 + 4;
-    while (low < high) {
-      const uint32_t middle = high - (high - low) / 2;
-      const int32_t count = __syncthreads_count(mine >= middle);
-      if (count < wanted) {
-        high = middle - 1;
-        continue;
+  // Ranks the candidates for the `wanted` > 0 best: those with the greatest keys, ties to the lower
+  // page. for_each(fn) calls fn(key, page) for what this thread has, the same every time; keys are
+  // above 0. REQUIRES: there are so many in the block. Returns whether the candidates are not more
+  // than the threads; then candidate() and rank() are those of this thread.
+  template <class ForEach>
+  __device__ bool rank_candidates(const ForEach& for_each, int32_t wanted) {
+    uint32_t best = 0;
+    for_each([&](uint32_t key, int32_t) { best = max(best, key); });
+    uint32_t low = best == 0 ? ~0u : best, high = best;
+    range(&low, &high);
+    const bool are_enough = __syncthreads_count(best != 0) >= wanted;
+    const uint32_t bound = are_enough ? find_bound(best, wanted, low, high) : 1;
+    scratch_.ranks[threadIdx.x] = 0;
+    scratch_.num_candidates = 0;
+    __syncthreads();
+    for_each([&](uint32_t key, int32_t page) {
+      if (key < bound) return;
+      const int32_t at = atomicAdd(&scratch_.num_candidates, 1);
+      if (at < kPageThreads) {
+        scratch_.candidates[at] = uint64_t{key} << 32 | ~static_cast<uint32_t>(page);
       }
-      low = middle;
-      if (count <= enough) break;
-    }
-    return low;
+    });
+    __syncthreads();
+    num_candidates_ = scratch_.num_candidates;
+    if (num_candidates_ > kPageThreads) return false;
+    count_greater(scratch_.candidates, num_candidates_);
+    __syncthreads();
+    rank_ = static_cast<int32_t>(threadIdx.x) < num_candidates_ ? scratch_.ranks[threadIdx.x]
+                                                                : kPageThreads;
+    return true;
+  }
+  // Of this thread's candidate; a thread that has none has the last rank.
+  __device__ int32_t rank() const { return rank_; }
+  __device__ int32_t candidate() const {
+    return static_cast<int32_t>(~static_cast<uint32_t>(scratch_.candidates[threadIdx.x]));
+  }
+  // After rank_candidates(): how many of the first `wanted` candidates have lower pages.
+  __device__ int32_t place_by_page(int32_t wanted) {
+    constexpr int32_t kNone = INT32_MIN;
+    scratch_.pages[threadIdx.x] = rank_ < wanted ? -candidate() : kNone;
+    scratch_.ranks[threadIdx.x] = 0;
+    __syncthreads();
+    count_greater(scratch_.pages, num_candidates_);
+    __syncthreads();
+    return scratch_.ranks[threadIdx.x];
   }
 
   // What the `wanted` greatest keys are: those above `key`, those equal to it if `all_equal`, else
@@ -121,6 +159,39 @@ class Block {
   }
 
  private:
+  // A key that `wanted` threads' keys reach, and not many more do, found by halving. Costs a
+  // barrier a step. REQUIRES: so many reach `low`, and none is above `high`.
+  __device__ static uint32_t find_bound(uint32_t mine, int32_t wanted, uint32_t low,
+                                        uint32_t high) {
+    const int32_t enough = wanted + wanted / 8 + 4;
+    while (low < high) {
+      const uint32_t middle = high - (high - low) / 2;
+      const int32_t count = __syncthreads_count(mine >= middle);
+      if (count < wanted) {
+        high = middle - 1;
+        continue;
+      }
+      low = middle;
+      if (count <= enough) break;
+    }
+    return low;
+  }
+
+  // ranks[i] += how many of items[0, count) are greater than item i. Each warp compares all items
+  // with its share of them.
+  template <class T>
+  __device__ void count_greater(const T* items, int32_t count) {
+    const int32_t share = (count + kPageWarps - 1) / kPageWarps;
+    const int32_t begin = warp() * share, end = min(count, begin + share);
+    for (int32_t i = lane(); i < count; i += 32) {
+      const T mine = items[i];
+      int32_t greater = 0;
+#pragma unroll 4
+      for (int32_t other = begin; other < end; ++other) greater += items[other] > mine;
+      if (greater > 0) atomicAdd(&scratch_.ranks[i], greater);
+    }
+  }
+
   __device__ int32_t sum_of_warps_before(int32_t of_warp, int32_t* total) {
     int32_t* const sums = scratch_.sums[turn_ ^= 1];
     if (lane() == 31) sums[warp()] = of_warp;
@@ -134,6 +205,7 @@ class Block {
 
   BlockScratch& scratch_;
   int turn_ = 0;
+  int32_t num_candidates_ = 0, rank_ = 0;
 };
 
 }  // namespace ops::cuda

@@ -65,8 +65,15 @@ class EvictablePages {
     }
   }
 
+  // Ranks them in `block`, the one selected longest ago first, ties to the lower page, for the
+  // `count` > 0 first of them. Returns whether Block::rank() is known; else find_oldest() says
+  // which they are. REQUIRES: there are as many in the block.
+  __device__ bool rank_oldest(Block& block, int32_t count) const {
+    return block.rank_candidates(
+        [&](const auto& fn) { for_each([&](int32_t page, uint32_t at) { fn(~at, page); }); },
+        count);
+  }
   // The `count` > 0 of them selected longest ago, ties to the lower page: found once, then asked.
-  // REQUIRES: there are as many in the block.
   struct Oldest {
     Block::Threshold stamp, page;  // of ~stamp, and of ~page among those with one stamp
     __device__ bool has(int32_t p, uint32_t at) const {

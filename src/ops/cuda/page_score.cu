@@ -118,18 +118,18 @@ __device__ __forceinline__ const uint4* lane_stats(const ScoreArgs& args, const 
   return reinterpret_cast<const uint4*>(at) + threadIdx.x % 4;
 }
 
-// This lane's query head of the eight from `first` on; null: there is none.
+// This lane's query head of the eight from `first` on. Where there is none, any: what becomes of it
+// is left out by best_of_heads(), and loads without branches wait for nothing.
 __device__ __forceinline__ const __nv_bfloat16* query_head(const ScoreArgs& args,
                                                            const ScoreShape& shape,
                                                            const Place& place, int32_t first) {
   const int32_t head = first + static_cast<int32_t>(threadIdx.x) % 32 / 4;
-  return head < shape.group ? place.q + int64_t{head} * args.page.head_dim : nullptr;
+  return place.q + int64_t{min(head, shape.group - 1)} * args.page.head_dim;
 }
 
 // The channels [8 chunk, 8 chunk + 8) of (q, |q|).
 __device__ __forceinline__ uint4 query_chunk(const __nv_bfloat16* q, int32_t chunk,
                                              int32_t head_dim) {
-  if (q == nullptr) return {};
   const int32_t chunks = head_dim / 8;
   const bool is_magnitude = chunk >= chunks;
   const uint4 v = reinterpret_cast<const uint4*>(q)[is_magnitude ? chunk - chunks : chunk];
@@ -163,7 +163,7 @@ struct Queries {
       const __nv_bfloat16* const head = query_head(args, shape, place, 8 * half);
 #pragma unroll
       for (int i = 0; i < kGroups / 2; ++i) {
-        q[half][i] = query_chunk(head, 4 * i + threadIdx.x % 4, args.page.head_dim);
+        q[half][i] = reinterpret_cast<const uint4*>(head)[4 * i + threadIdx.x % 4];
       }
     }
   }

@@ -1,8 +1,5 @@
 // Selection and residency, one block for each (slot, head), in order:
-//   select   the K best pages: the K-th greatest of the threads' own best keys bounds them from
-//            below, so that few candidates are left to be ranked among each other; where many are
-//            (ties, a large K) the key of the K-th best is found by histograms (page_block.cuh) and
-//            of what equals it the lowest pages are taken
+//   select   the K best pages (page_block.cuh), written in page order
 //   resolve  pages that stand nowhere take empty rows, the rows of pages selected longest ago, then
 //            scratch; the tables change as ops::page_resolve() changes them
 //   list     flat frames of the pages, and what has to be fetched
@@ -18,9 +15,8 @@
 namespace ops::cuda {
 namespace {
 
-constexpr int kKeys = 16;  // of a thread and tile at most
+constexpr int kKeys = 16;  // of a thread and tile
 constexpr int32_t kTilePages = kPageThreads * kKeys;
-constexpr int32_t kCandidates = kPageThreads;
 
 // Shared memory of a block, by list_stride and by frames. What is the same in all threads stands
 // here as well, and not in registers, so that more blocks share an SM.
@@ -60,63 +56,67 @@ __device__ __forceinline__ uint32_t sort_key(float score) {
 }
 constexpr uint32_t kNoKey = 0;
 
-// One tile of keys: this thread's are those of `each` pages from begin(tile) on.
-struct KeyTile {
-  uint32_t key[kKeys];
-  int32_t each = kKeys;
+// Keys of the pages [sink, num_pages) of a place, this thread's: page t, t + kPageThreads, ... Of
+// one tile they are read once and held in registers, of more they are read again each time.
+class Keys {
+ public:
+  __device__ Keys(const float* scores, int32_t sink, int32_t num_pages)
+      : scores_(scores), sink_(sink), num_pages_(num_pages) {
+    load(0);
+  }
 
-  // Of one tile the pages are dealt out to all threads, in fours when there are many.
-  __device__ static int32_t share(int32_t num_pages) {
-    const int32_t each = (num_pages + kPageThreads - 1) / kPageThreads;
-    return each <= 2 ? each : min(kKeys, (each + 3) / 4 * 4);
+  // fn(key, page) for each of them, the lower pages first.
+  template <class Fn>
+  __device__ void for_each(const Fn& fn) {
+    for_each_round([&](uint32_t key, int32_t page) {
+      if (key != kNoKey) fn(key, page);
+    });
   }
-  __device__ int32_t begin(int32_t tile) const {
-    return tile * kTilePages + static_cast<int32_t>(threadIdx.x) * each;
+  // The same by all threads at once, those without a page with kNoKey.
+  template <class Fn>
+  __device__ void for_each_round(const Fn& fn) {
+    for (int32_t begin = 0; begin < num_pages_; begin += kTilePages) {
+      if (num_pages_ > kTilePages) load(begin);
+#pragma unroll
+      for (int i = 0; i < kKeys; ++i) {
+        if (begin + i * kPageThreads < num_pages_) fn(key_[i], page(begin, i));
+      }
+    }
   }
-  __device__ void load(const float* scores, int32_t tile, int32_t sink, int32_t num_pages) {
-    const int32_t first = begin(tile);
-    const bool in_fours =
-        each % 4 == 0 && reinterpret_cast<uintptr_t>(scores) % sizeof(float4) == 0;
+
+ private:
+  __device__ static int32_t page(int32_t begin, int i) {
+    return begin + i * kPageThreads + static_cast<int32_t>(threadIdx.x);
+  }
+  __device__ void load(int32_t begin) {
     float score[kKeys];
 #pragma unroll
-    for (int i = 0; i < kKeys; i += 4) {
-      if (i >= each || first + i >= num_pages) continue;
-      if (in_fours && first + i + 4 <= num_pages) {
-        const float4 four = *reinterpret_cast<const float4*>(scores + first + i);
-        score[i] = four.x, score[i + 1] = four.y, score[i + 2] = four.z, score[i + 3] = four.w;
-      } else {
-#pragma unroll
-        for (int j = i; j < i + 4; ++j) {
-          if (first + j < num_pages) score[j] = scores[first + j];
-        }
-      }
+    for (int i = 0; i < kKeys; ++i) {
+      score[i] = page(begin, i) < num_pages_ ? scores_[page(begin, i)] : 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
-      const int32_t page = first + i;
-      key[i] = i < each && page >= sink && page < num_pages ? sort_key(score[i]) : kNoKey;
+      const bool counts = page(begin, i) >= sink_ && page(begin, i) < num_pages_;
+      key_[i] = counts ? sort_key(score[i]) : kNoKey;
     }
   }
-  __device__ uint32_t best() const {
-    uint32_t found = kNoKey;
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) found = max(found, key[i]);
-    return found;
-  }
-  template <class Is>
-  __device__ int32_t count(const Is& is) const {
-    int32_t counted = 0;
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) counted += is(key[i]);
-    return counted;
-  }
+
+  const float* scores_;
+  int32_t sink_, num_pages_;
+  uint32_t key_[kKeys];
 };
 
-// Pages that may be among the best, in page order.
-struct Candidates {
-  uint4 keys[kCandidates / 4];
-  int32_t pages[kCandidates];
-};
+// Thread 0 of each block arrives when its block takes no more scratch, and leaves in the end; the
+// last one to arrive leaves the counters at zero. What was taken before is done by then, since its
+// result was waited for.
+__device__ int32_t arrive(const SelectArgs& args) {
+  return args.scratch_taken != nullptr ? atomicAdd(&args.scratch_taken[1], 1) : -1;
+}
+__device__ void leave(const SelectArgs& args, int32_t arrived) {
+  if (arrived != static_cast<int32_t>(gridDim.x * gridDim.y) - 1) return;
+  args.scratch_taken[0] = 0;
+  args.scratch_taken[1] = 0;
+}
 
 class SelectBlock {
  public:
@@ -143,15 +143,16 @@ class SelectBlock {
     table_ = column_table(args_.score.state, row_.slot, column_);
     place_ = int64_t{row_.row} * args_.score.num_kv_heads + head_;
   }
-  __device__ void run() {
+  // `is_last`: of the block's rows.
+  __device__ void run(bool is_last) {
     choose();
     __syncthreads();
-    if (row_.resident != 0) {
-      find_resident();
-    } else {
-      resolve();
-    }
+    int32_t arrived = -1;
+    if (row_.resident == 0) resolve();
+    if (is_last && tid() == 0) arrived = arrive(args_);
+    if (row_.resident != 0) find_resident();
     write_list();
+    if (is_last && tid() == 0) leave(args_, arrived);
     __syncthreads();
   }
 
@@ -240,109 +241,33 @@ class SelectBlock {
     const float* const scores =
         args_.score.scores +
         (int64_t{index_} * args_.score.num_kv_heads + head_) * args_.score.state.pages_max;
-    const int32_t tiles = (own_ + kTilePages - 1) / kTilePages;
-    KeyTile keys;
-    if (tiles == 1) {
-      keys.each = KeyTile::share(own_);
-      keys.load(scores, 0, sink, own_);
-    }
-    const auto for_each_tile = [&](const auto& fn) {
-      for (int32_t tile = 0; tile < tiles; ++tile) {
-        if (tiles > 1) keys.load(scores, tile, sink, own_);
-        fn(keys, tile);
-      }
-    };
-    uint32_t best = kNoKey;
-    for_each_tile([&](const KeyTile& tile, int32_t) { best = max(best, tile.best()); });
-    uint32_t low = best == kNoKey ? ~0u : best, high = best;
+    Keys keys(scores, sink, own_);
+    const auto for_each = [&](const auto& fn) { keys.for_each(fn); };
+    if (!block_.rank_candidates(for_each, wanted)) return take_above_threshold(keys, wanted, sink);
+    const int32_t place = block_.place_by_page(wanted);
+    if (block_.rank() < wanted) lists_.pages()[sink + place] = block_.candidate();
+  }
+
+  // The same for any number of candidates.
+  __device__ void take_above_threshold(Keys& keys, int32_t wanted, int32_t sink) {
+    uint32_t low = ~0u, high = 0;
+    keys.for_each([&](uint32_t key, int32_t) { low = min(low, key), high = max(high, key); });
     block_.range(&low, &high);
-    if (__syncthreads_count(best != kNoKey) >= wanted) {
-      low = Block::find_bound(best, wanted, low, high);
-      if (rank_candidates(for_each_tile, low, wanted, sink)) return;
-    } else {
-      low = kNoKey + 1;
-    }
-    take_above_threshold(for_each_tile, low, high, wanted, sink);
-  }
-
-  // Takes the `wanted` best of the keys from `bound` on, unless these are too many to be ranked.
-  template <class ForEachTile>
-  __device__ bool rank_candidates(const ForEachTile& for_each_tile, uint32_t bound, int32_t wanted,
-                                  int32_t sink) {
-    __shared__ Candidates candidates;
-    auto* const keys = reinterpret_cast<uint32_t*>(candidates.keys);
-    keys[tid()] = kNoKey;
-    int32_t found = 0;
-    for_each_tile([&](const KeyTile& tile, int32_t index) {
-      int32_t total;
-      int32_t at =
-          found + block_.sum_before(tile.count([&](uint32_t key) { return key >= bound; }), &total);
-      found += total;
-#pragma unroll
-      for (int i = 0; i < kKeys; ++i) {
-        if (tile.key[i] < bound) continue;
-        if (at < kCandidates) keys[at] = tile.key[i], candidates.pages[at] = tile.begin(index) + i;
-        ++at;
-      }
-    });
-    __syncthreads();
-    if (found > kCandidates) return false;
-    const uint32_t mine = keys[tid()];
-    int32_t rank = 0;
-    if (mine != kNoKey) {
-      for (int32_t i = 0; i < found; i += 4) {
-        const uint4 four = candidates.keys[i / 4];
-        rank += (four.x > mine || (four.x == mine && i < tid())) +
-                (four.y > mine || (four.y == mine && i + 1 < tid())) +
-                (four.z > mine || (four.z == mine && i + 2 < tid())) +
-                (four.w > mine || (four.w == mine && i + 3 < tid()));
-      }
-    }
-    const bool is_taken = mine != kNoKey && rank < wanted;
-    int32_t total;
-    const int32_t at = block_.count_before(is_taken, &total);
-    if (is_taken) lists_.pages()[sink + at] = candidates.pages[tid()];
-    return true;
-  }
-
-  // The same for any number of them. REQUIRES: at least `wanted` keys in [low, high], none above.
-  template <class ForEachTile>
-  __device__ void take_above_threshold(const ForEachTile& for_each_tile, uint32_t low,
-                                       uint32_t high, int32_t wanted, int32_t sink) {
-    const Block::Threshold threshold =
-        block_.find_threshold(low, high, wanted, [&](const auto& fn) {
-          for_each_tile([&](const KeyTile& tile, int32_t) {
-#pragma unroll
-            for (int i = 0; i < kKeys; ++i) fn(tile.key[i]);
-          });
-        });
-    int32_t above = 0, equal = 0;
-    for_each_tile([&](const KeyTile& tile, int32_t index) {
-      take(tile, index, threshold, sink, &above, &equal);
-    });
-  }
-
-  // Writes what the threshold takes of the tile; `above` and `equal`: what the tiles before had.
-  __device__ void take(const KeyTile& tile, int32_t index, const Block::Threshold& threshold,
-                       int32_t sink, int32_t* above, int32_t* equal) {
-    constexpr int kHalf = 16;
-    const int32_t mine = tile.count([&](uint32_t key) { return threshold.takes(key); }) +
-                         (tile.count([&](uint32_t key) { return threshold.ties(key); }) << kHalf);
-    int32_t total;
-    const int32_t before = block_.sum_before(mine, &total);
-    int32_t taken = *above + (before & 0xffff), ties = *equal + (before >> kHalf);
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) {
-      const bool takes = threshold.takes(tile.key[i]);
-      const bool is_tie = threshold.ties(tile.key[i]);
+    const Block::Threshold threshold = block_.find_threshold(
+        low, high, wanted,
+        [&](const auto& fn) { keys.for_each([&](uint32_t key, int32_t) { fn(key); }); });
+    int32_t above = 0, equal = 0;  // of the rounds before
+    keys.for_each_round([&](uint32_t key, int32_t page) {
+      const bool takes = threshold.takes(key), is_tie = threshold.ties(key);
+      int32_t total_above, total_equal;
+      const int32_t taken = above + block_.count_before(takes, &total_above);
+      const int32_t ties = equal + block_.count_before(is_tie, &total_equal);
       if (takes || (is_tie && ties < threshold.places)) {
-        lists_.pages()[sink + taken + min(ties, threshold.places)] = tile.begin(index) + i;
+        lists_.pages()[sink + taken + min(ties, threshold.places)] = page;
       }
-      taken += takes;
-      ties += is_tie;
-    }
-    *above += total & 0xffff;
-    *equal += total >> kHalf;
+      above += total_above;
+      equal += total_equal;
+    });
   }
 
   // --- Where it stands: lists_.places()[0, num_) flat frames; misses.
@@ -442,6 +367,12 @@ class SelectBlock {
 
   // The rows of the `count` pages selected longest ago, the first to go first.
   __device__ void find_oldest(const EvictablePages& pages, int32_t count, int32_t begin) {
+    if (pages.rank_oldest(block_, count)) {
+      if (block_.rank() < count) {
+        lists_.targets()[begin + block_.rank()] = table_.frame_of[block_.candidate()];
+      }
+      return;
+    }
     __shared__ int32_t num_found;
     if (tid() == 0) num_found = 0;
     const EvictablePages::Oldest oldest = pages.find_oldest(block_, count);
@@ -529,16 +460,6 @@ class SelectBlock {
   int32_t num_misses_ = 0, num_fetched_ = 0;  // without a frame; of these, listed as such
 };
 
-// The last block leaves the counters of scratch at zero.
-__device__ void end_block(const SelectArgs& args) {
-  if (args.scratch_taken == nullptr || threadIdx.x != 0) return;
-  __threadfence();
-  const auto blocks = static_cast<int32_t>(gridDim.x * gridDim.y);
-  if (atomicAdd(&args.scratch_taken[1], 1) < blocks - 1) return;
-  args.scratch_taken[0] = 0;
-  args.scratch_taken[1] = 0;
-}
-
 // kBlocksPerSm: 2 leaves a thread all the registers it wants, 4 spills some.
 template <int kBlocksPerSm>
 __global__ void __launch_bounds__(kPageThreads, kBlocksPerSm) select_kernel(const SelectArgs args) {
@@ -550,24 +471,30 @@ __global__ void __launch_bounds__(kPageThreads, kBlocksPerSm) select_kernel(cons
   const auto first = static_cast<int32_t>(blockIdx.y);
   const SelectRow* const rows = args.score.rows;
   // The rows of a slot are the first one's.
-  const bool is_first =
-      first < num_rows && (first == 0 || rows[first - 1].slot != rows[first].slot);
+  int32_t end = first;
+  if (first < num_rows && (first == 0 || rows[first - 1].slot != rows[first].slot)) {
+    while (++end < num_rows && rows[end].slot == rows[first].slot) {
+    }
+  }
   const int32_t column = args.score.selecting_columns[head];
   SelectBlock block(args, state, scratch, head, column);
-  if (is_first && column >= 0) block.enter(first);
+  const bool has_rows = first < end && column >= 0;
+  if (has_rows) block.enter(first);
   wait_for_stream();
   let_next_start();
-  for (int32_t i = first; is_first && i < num_rows && rows[i].slot == rows[first].slot; ++i) {
-    if (column >= 0) {
-      if (i != first) block.enter(i);
-      block.run();
-    } else if (threadIdx.x == 0) {
+  if (!has_rows) {
+    if (threadIdx.x == 0) leave(args, arrive(args));
+    for (int32_t i = first + static_cast<int32_t>(threadIdx.x); i < end; i += kPageThreads) {
       const int64_t place = int64_t{rows[i].row} * args.score.num_kv_heads + head;
       args.num_listed[place] = -1;
       if (args.num_misses != nullptr) args.num_misses[place] = 0;
     }
+    return;
   }
-  end_block(args);
+  for (int32_t i = first; i < end; ++i) {
+    if (i != first) block.enter(i);
+    block.run(i == end - 1);
+  }
 }
 
 template <int kBlocksPerSm>
