@@ -13,6 +13,7 @@
 
 #include "apps/commands.h"
 #include "apps/completion.h"
+#include "apps/decode_meter.h"
 #include "apps/house.h"
 #include "apps/kv_report.h"
 #include "apps/read_file.h"
@@ -24,6 +25,8 @@ namespace {
 struct Test {
   int32_t prompt = 0, generate = 0, depth = 0;
   std::vector<double> samples_ns;
+  std::vector<double> decode_ts, decode_rows;  // while only decode rows ran
+  double ttft_ms = 0;                          // mean, last repetition
 
   int64_t tokens(int32_t streams) const {
     return prompt > 0 ? prompt : int64_t{generate} * streams;
@@ -71,11 +74,16 @@ class Bench {
     const std::string salt = fmt::format("bench-{}", next_salt_++);
     // The depth's pages, and once through the code that is measured: pages of code and weights are
     // then in memory.
-    RETURN_IF_ERROR(once(*test, salt, 0));
+    if (!options_.own_prompts) RETURN_IF_ERROR(once(*test, salt, 0));
+    // With prompts of their own, streams would find them computed the second time.
     for (int32_t i = 1; i <= options_.repetitions; ++i) {
       fmt::print(stderr, "\r{}: repetition {} of {} ", test->name(), i, options_.repetitions);
+      DecodeMeter meter(*house_.engine);
       ASSIGN_OR_RETURN(double ns, once(*test, salt, static_cast<uint64_t>(i)));
+      meter.stop();
       test->samples_ns.push_back(ns);
+      test->decode_ts.push_back(meter.tokens_per_second());
+      test->decode_rows.push_back(meter.rows_per_step());
     }
     fmt::print(stderr, "\r{:60}\r", "");
     return {};
@@ -83,14 +91,18 @@ class Bench {
 
  private:
   // One repetition; its nanoseconds.
-  base::Result<double> once(const Test& test, const std::string& salt, uint64_t repetition) {
+  base::Result<double> once(Test& test, const std::string& salt, uint64_t repetition) {
     const int32_t vocab = house_.files->config.vocab_size;
-    const std::vector<core::TokenId> depth = random_tokens(test.depth, vocab, 1);
+    std::vector<core::TokenId> depth = random_tokens(test.depth, vocab, 1);
     std::vector<core::Request> requests;
     const int32_t streams = test.prompt > 0 ? 1 : options_.streams;
     for (int32_t stream = 0; stream < streams; ++stream) {
       core::Request request;
       request.id = next_request_id();
+      if (options_.own_prompts) {
+        depth = random_tokens(test.depth, vocab,
+                              10'000 + repetition * 1000 + static_cast<uint64_t>(stream));
+      }
       request.prompt = depth;
       const std::vector<core::TokenId> own = random_tokens(
           std::max(1, test.prompt), vocab, 100 + repetition * 64 + static_cast<uint64_t>(stream));
@@ -99,7 +111,7 @@ class Bench {
       request.sampling.ignore_eos = true;
       request.sampling.max_tokens = test.prompt > 0 ? 1 : test.generate + 1;
       request.cache_salt = salt;
-      request.use_prefix_cache = test.depth > 0;
+      request.use_prefix_cache = test.depth > 0 && !options_.own_prompts;
       request.arrival_us = now_us();
       requests.push_back(std::move(request));
     }
@@ -107,7 +119,10 @@ class Bench {
                      complete_all(*house_.engine, std::move(requests)));
     int64_t begin = done[0].times.first_token_us, end = done[0].times.last_token_us;
     if (test.prompt > 0) begin = done[0].times.arrival_us, end = done[0].times.first_token_us;
+    test.ttft_ms = 0;
     for (const Completion& c : done) {
+      test.ttft_ms += static_cast<double>(c.times.first_token_us - c.times.arrival_us) * 1e-3 /
+                      static_cast<double>(done.size());
       if (test.prompt > 0) continue;
       begin = std::min(begin, c.times.first_token_us);
       end = std::max(end, c.times.last_token_us);
@@ -146,6 +161,9 @@ nlohmann::ordered_json to_json(const BenchOptions& options, const House& house, 
           {"stddev_ts", deviation(rates)},
           {"samples_ns", samples_ns},
           {"samples_ts", rates},
+          {"decode_ts", mean(test.decode_ts)},
+          {"decode_rows", mean(test.decode_rows)},
+          {"ttft_ms", test.ttft_ms},
           {"kv", kv_json(house.engine->snapshot().kv)},
           {"sizes", sizes_json(house.sizes)}};
 }
@@ -155,7 +173,7 @@ void print_markdown(const nlohmann::ordered_json& rows) {
       "| model | size | backend | threads | test | t/s |\n| --- | ---: | --- | ---: | ---: | ---: "
       "|\n");
   for (const auto& row : rows) {
-    Test test{row["n_prompt"], row["n_gen"], row["n_depth"], {}};
+    Test test{row["n_prompt"], row["n_gen"], row["n_depth"]};
     std::string name = test.name();
     if (row["n_streams"].get<int>() > 1)
       name += fmt::format(" x {} streams", row["n_streams"].get<int>());
@@ -209,10 +227,10 @@ base::Result<void> bench(const BenchOptions& options) {
   int32_t longest = 0;
   for (int32_t depth : options.depths) {
     for (int32_t n : options.prompts) {
-      if (n > 0) tests.push_back({n, 0, depth, {}});
+      if (n > 0) tests.push_back({n, 0, depth});
     }
     for (int32_t n : options.generate) {
-      if (n > 0) tests.push_back({0, n, depth, {}});
+      if (n > 0) tests.push_back({0, n, depth});
     }
   }
   if (tests.empty())

@@ -31,6 +31,7 @@ struct BenchOptions {
   int32_t streams = 1;                 // --streams: sequences at once in the generation test
   int32_t repetitions = 5;             // -r
   std::string output = "md";           // -o md|csv|json
+  bool own_prompts = false;            // each stream has a depth of its own
   std::string replay_selections;       // a trace; "" = rows select for themselves
 };
 base::Result<void> bench(const BenchOptions& options);

@@ -37,6 +37,7 @@ struct GpuExecutorOptions {
   bool deterministic = false;
   bool use_graphs = true;
   const exec::SelectionTap* tap = nullptr;  // borrowed; does not watch
+  bool fill_random = false;
 };
 
 class Gpu {

@@ -61,7 +61,8 @@ class CudaGpu final : public Gpu {
                                              .num_blocks = options.num_blocks,
                                              .eos = options.eos,
                                              .use_graphs = options.use_graphs,
-                                             .tap = options.tap};
+                                             .tap = options.tap,
+                                             .fill_random = options.fill_random};
     if (options.has_tier) {
       executor.tier = tier_options(options);
       executor.prefill = {.activation_pages = options.activation_pages,

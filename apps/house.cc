@@ -261,7 +261,8 @@ base::Result<void> make_gpu_executor(const ServingOptions& options, const engine
       .eos = all_eos(e, c),
       .deterministic = options.deterministic,
       .use_graphs = !options.enforce_eager,
-      .tap = tap};
+      .tap = tap,
+      .fill_random = options.fill_random};
   ASSIGN_OR_RETURN(house->executor, house->gpu->make_executor(*house->files, *house->pool, executor,
                                                               load_progress("loading weights")));
   end_progress();
@@ -303,6 +304,10 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
       engine::resolve(e, c,
                       house->gpu != nullptr ? gpu_memory(e, *house)
                                             : cpu_memory(e, *house, ops::op_table(house->isa))));
+  if (options.fill_random && house->gpu == nullptr) {
+    return base::error(base::Code::kUnsupported,
+                       "--fill random fills pages on a GPU alone, and the CPU computes here");
+  }
   house->budget_tokens = e.sparse.budget_tokens;
   if (print_sizes) fmt::print(stderr, "{}", engine::format_table(house->sizes));
   const std::string made_with = has_disk(e) ? lasting_fingerprint(*house) : fingerprint(*house);

@@ -110,6 +110,13 @@ void add_bench(CLI::App& app, Action* action) {
   command->add_option("-o,--output", options->output, "md, csv or json")
       ->check(CLI::IsMember({"md", "csv", "json"}))
       ->capture_default_str();
+  command->add_flag("--own-prompts", options->own_prompts,
+                    "each of the streams has a depth of its own instead of a shared one");
+  command
+      ->add_option_function<std::string>(
+          "--fill", [=](const std::string&) { options->serving.fill_random = true; },
+          "random: prompts are not computed, their K and V are random (GPU only)")
+      ->check(CLI::IsMember({"random"}));
   command
       ->add_option("--replay-selections", options->replay_selections,
                    "rows attend to the pages of a trace instead of their own choice")

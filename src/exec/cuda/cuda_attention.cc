@@ -65,7 +65,7 @@ base::Result<void> CudaAttention::attend(Stream& stream, const model::cuda::Atte
   qkv.rows = pass.rows;
   ops::cuda::rope_and_write(stream.handle(), qkv);
   seal(stream, args.layer, kv);
-  attend_prompts(stream, args, kv);
+  if (!args.fill_random) attend_prompts(stream, args, kv);
   for (size_t group = 0; group < pass.groups.size(); ++group) {
     RETURN_IF_ERROR(attend_group(stream, args, kv, group));
   }

@@ -291,7 +291,8 @@ base::Result<void> CudaExecutor::run_tile(const core::Segment& tile, size_t inde
                                      .attention = attention_.get(),
                                      .layer_begin = layer,
                                      .layer_end = layer + 1,
-                                     .hidden = hidden}));
+                                     .hidden = hidden,
+                                     .fill_random = options_.fill_random}));
   attention_->end_pass(*stream_, layer, layer + 1);
   result_->kv.pages_sealed += int64_t{pass->num_sealed} * kv_.num_selecting(layer);
   if (is_quantised(kv)) {
@@ -342,7 +343,8 @@ base::Result<void> CudaExecutor::enqueue(const Pass& pass) {
                                      .num_rows = pass.num_rows,
                                      .attention = attention_.get(),
                                      .layer_begin = 0,
-                                     .layer_end = num_layers}));
+                                     .layer_end = num_layers,
+                                     .fill_random = fills(pass)}));
   attention_->end_pass(*stream_, 0, num_layers);
   return enqueue_logits(pass);
 }

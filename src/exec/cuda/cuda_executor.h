@@ -42,6 +42,7 @@ struct CudaExecutorOptions {
   std::vector<core::TokenId> eos;       // masked while a sequence is shorter than min_tokens
   bool use_graphs = true;
   const SelectionTap* tap = nullptr;  // borrowed; chooses, does not watch
+  bool fill_random = false;  // passes with prompt rows compute K and V alone, at random
 };
 
 class CudaExecutor final : public Executor, private TileRunner {
@@ -93,6 +94,7 @@ class CudaExecutor final : public Executor, private TileRunner {
   base::Result<void> run_pass(std::span<const core::Segment> planned, core::StepResult* result);
   base::Result<void> launch(const Pass& pass, int32_t pad_rows, core::StepResult* result);
   base::Result<void> enqueue(const Pass& pass);
+  bool fills(const Pass& pass) const { return options_.fill_random && !pass.host_prefills.empty(); }
   base::Result<void> enqueue_logits(const Pass& pass);
   void prepare_result(const core::StepPlan& plan, core::StepResult* result) const;
   base::Result<void> read_selections(const Pass& pass, core::StepResult* result) const;

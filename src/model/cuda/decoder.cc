@@ -121,7 +121,7 @@ base::Result<void> Decoder::forward(const ForwardArgs& args) {
                                         .hidden = hidden_});
   }
   for (int32_t layer = args.layer_begin; layer < args.layer_end; ++layer) {
-    RETURN_IF_ERROR(run_layer(layer, args));
+    RETURN_IF_ERROR(args.fill_random ? fill_layer(layer, args) : run_layer(layer, args));
   }
   return {};
 }
@@ -165,7 +165,13 @@ base::Result<void> Decoder::attend(int32_t layer, const ForwardArgs& args) {
                                  .qkv_stride = qkv_width(config_),
                                  .softmax_scale = scale,
                                  .out = h_,
-                                 .out_stride = int64_t{config_.num_q_heads} * config_.head_dim});
+                                 .out_stride = int64_t{config_.num_q_heads} * config_.head_dim,
+                                 .fill_random = args.fill_random});
+}
+
+base::Result<void> Decoder::fill_layer(int32_t layer, const ForwardArgs& args) {
+  ops::cuda::fill_random(stream_.handle(), qkv_, rows_ * qkv_width(config_), fills_++);
+  return attend(layer, args);
 }
 
 base::Result<void> Decoder::feed_forward(const LayerWeights& w) {

@@ -43,6 +43,7 @@ struct AttendArgs {
   float softmax_scale = 0.0f;
   __nv_bfloat16* out = nullptr;  // (T, Hq, D), row stride out_stride
   int64_t out_stride = 0;
+  bool fill_random = false;  // prompt rows need no output: their pages alone
 };
 class LayerAttention {
  public:
@@ -59,6 +60,8 @@ struct ForwardArgs {
   // layer_begin > 0 (instead of embedding tokens) and written at the end. Null: the decoder's own,
   // for whole passes.
   float* hidden = nullptr;
+  // Q, K and V are random and no product runs: fills pages for measurements of decoding.
+  bool fill_random = false;
 };
 
 class Decoder {
@@ -88,6 +91,7 @@ class Decoder {
   base::Result<void> allocate(const device::cuda::GpuInfo& gpu);
   base::Result<void> run_layer(int32_t layer, const ForwardArgs& args);
   base::Result<void> attend(int32_t layer, const ForwardArgs& args);
+  base::Result<void> fill_layer(int32_t layer, const ForwardArgs& args);
   base::Result<void> feed_forward(const LayerWeights& w);
   void normalise(const float* weight);  // h = RMSNorm(hidden)
   // hidden += y for y = x W^T + b over rows [begin, end), or hidden += RMSNorm(y).
@@ -102,6 +106,7 @@ class Decoder {
   device::cuda::Buffer workspace_;
   device::cuda::Buffer frequencies_;  // (2, D / 2) f32: of all layers, of sliding ones
   float magnitude_ = 1.0f, local_magnitude_ = 1.0f;
+  uint64_t fills_ = 0;     // layers filled at random: seeds the next
   int64_t rows_ = 0;       // T of the running or last forward
   bool finished_ = false;  // it ended at layer L
   float* hidden_ = nullptr;

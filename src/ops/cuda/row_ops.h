@@ -78,4 +78,8 @@ struct GateArgs {
 };
 void gated(cudaStream_t stream, const GateArgs& args);
 
+// out[i] in (-1, 1), a function of `seed` and i alone: pages for measurements. `count` a multiple
+// of 8.
+void fill_random(cudaStream_t stream, __nv_bfloat16* out, int64_t count, uint64_t seed);
+
 }  // namespace ops::cuda
