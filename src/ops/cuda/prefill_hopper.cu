@@ -1,4 +1,4 @@
-// The launcher of the Hopper prefill kernel: what it takes, tensor maps, the order of tiles.
+// The Hopper prefill kernel and its launcher: what it takes, tensor maps, the order of tiles.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -7,10 +7,43 @@
 
 #include "base/check.h"
 #include "device/cuda/status.h"
-#include "ops/cuda/prefill_hopper.cuh"
+#include "ops/cuda/prefill_hopper_compute.cuh"
+#include "ops/cuda/prefill_hopper_load.cuh"
 
 namespace ops::cuda {
 namespace {
+
+template <int kHeadDim>
+__global__ __launch_bounds__(HopperShared<kHeadDim>::kThreads, 1) void prefill_hopper_kernel(
+    const __grid_constant__ HopperArguments args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Shared = HopperShared<kHeadDim>;
+  extern __shared__ __align__(1024) std::byte memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  if (threadIdx.x == 0) {
+    constexpr uint32_t kWarps = 4 * Shared::kWarpgroups;  // that compute
+    ptx::mbarrier_init(ptx::shared_address(&shared.q_full), 1);
+    ptx::mbarrier_init(ptx::shared_address(&shared.q_empty), kWarps);
+    for (int i = 0; i < Shared::kStages; ++i) {
+      ptx::mbarrier_init(ptx::shared_address(&shared.k_full[i]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&shared.k_empty[i]), kWarps);
+      ptx::mbarrier_init(ptx::shared_address(&shared.v_full[i]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&shared.v_empty[i]), kWarps);
+    }
+    ptx::mbarrier_init(ptx::shared_address(&shared.v_loaded), 1);
+    ptx::fence_barrier_init();
+  }
+  __syncthreads();
+  // The registers of the start, 168 or 128 a thread, are shared out anew.
+  if (threadIdx.x < 128) {
+    ptx::registers_down_to<Shared::kWarpgroups == 2 ? 40 : 32>();
+    if (threadIdx.x < 32) HopperLoader<kHeadDim>(args, shared).run();
+  } else {
+    ptx::registers_up_to<Shared::kWarpgroups == 2 ? 232 : 160>();
+    HopperConsumer<kHeadDim>(args, shared).run();
+  }
+#endif
+}
 
 // Launches in flight at one time, at most; each has its own pair of counters.
 constexpr uint32_t kCounterPairs = 64;

@@ -63,7 +63,8 @@ TEST_F(PrefillHopperTest, OneBlockOfOneHead) {
 TEST_F(PrefillHopperTest, WholePromptsOfOddLengths) {
   for (int32_t head_dim : {64, 128}) {
     for (int32_t page : {16, 32, 64}) {
-      const std::vector<int32_t> lengths = {1, page - 1, page, page + 1, 127, 129, 191, 193, 257, 331};
+      const std::vector<int32_t> lengths = {1,   page - 1, page, page + 1, 127,
+                                            129, 191,      193,  257,      331};
       compare({8, 2, head_dim, page}, lengths, whole(lengths));
     }
   }
