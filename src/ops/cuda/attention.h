@@ -38,8 +38,8 @@ struct PrefillArgs {
   int64_t out_stride = 0;
   int num_sms = 0;
 };
-// Chooses by what the call is: the Hopper kernel (wgmma, TMA; BF16 pages, D 64 or 128), else the
-// portable one (mma.sync; any KV type, D a multiple of 16 up to 256, sm_80 and later).
+// Chooses by what the call is: the Hopper kernel (wgmma, TMA; BF16 pages, D 64, 128 or 256), else
+// the portable one (mma.sync; any KV type, D a multiple of 16 up to 256, sm_80 and later).
 // REQUIRES: G <= 16; P 16, 32 or 64.
 void prefill_attention(cudaStream_t stream, const PrefillArgs& args);
 // The two by themselves, for tests and benchmarks. hopper_can(): whether it takes the call.

@@ -85,85 +85,99 @@ double visible_keys(const Case& c, bool streaming) {
   return keys;
 }
 
-void run_case(const Case& c, const Options& options, const device::cuda::GpuInfo& gpu) {
-  auto stream = value_of(device::cuda::Stream::create());
-  core::PageShape page{.type = core::DType::kBF16,
-                       .page_tokens = c.page_tokens,
-                       .logical_page_tokens = c.page_tokens,
-                       .head_dim = c.head_dim};
-  const int32_t num_pages = (c.tokens + c.page_tokens - 1) / c.page_tokens;
-  std::mt19937 random(11);
-  std::vector<int32_t> rows(static_cast<size_t>(num_pages));
-  std::iota(rows.begin(), rows.end(), 0);
-  std::ranges::shuffle(rows, random);
-  std::vector<int32_t> columns(static_cast<size_t>(c.num_kv_heads));
-  std::iota(columns.begin(), columns.end(), 0);
-  std::vector<core::HeadKind> kinds(static_cast<size_t>(c.num_kv_heads));
-  for (int32_t i = 0; i < c.num_streaming; ++i) {
-    kinds[static_cast<size_t>(i * c.num_kv_heads / c.num_streaming)] = kStreaming;
-  }
+double flops_of(const Case& c) {
+  const double dense = (c.num_kv_heads - c.num_streaming) * visible_keys(c, false);
+  const double streaming = c.num_streaming == 0 ? 0.0 : c.num_streaming * visible_keys(c, true);
+  return 4.0 * c.head_dim * (c.num_q_heads / c.num_kv_heads) * (dense + streaming);
+}
 
-  const int64_t row_elements = int64_t{c.num_q_heads} * c.head_dim;
-  const auto pool = random_values(stream, page.page_bytes() * num_pages * c.num_kv_heads);
-  const auto q = random_values(stream, c.tokens * row_elements * 2);
-  const auto out =
-      value_of(device::cuda::Buffer::allocate(c.tokens * row_elements * 2, "a benchmark"));
-  const auto device_rows = upload(stream, rows);
-  const auto device_columns = upload(stream, columns);
-  const auto device_kinds = upload(stream, kinds);
-  const auto tables = upload(stream, std::vector<PageTable>{{.frames = device_rows.as<int32_t>()}});
-  std::vector<PrefillSegment> segments;
-  const int32_t chunk = c.chunk == 0 ? c.tokens : c.chunk;
-  for (int32_t at = 0; at < c.tokens; at += chunk) {
-    segments.push_back(
-        {.row_begin = at, .row_end = std::min(at + chunk, c.tokens), .position_begin = at});
-  }
-  const auto device_segments = upload(stream, segments);
-
-  PrefillArgs args;
-  args.kv.pool = {.base = pool.data(),
-                  .page = page,
-                  .page_bytes = page.page_bytes(),
-                  .num_columns = c.num_kv_heads,
-                  .num_frames = int64_t{num_pages} * c.num_kv_heads};
-  args.kv.num_kv_heads = c.num_kv_heads;
-  args.kv.columns = device_columns.as<int32_t>();
-  args.kv.kinds = c.num_streaming > 0 ? device_kinds.as<core::HeadKind>() : nullptr;
-  args.q = q.as<__nv_bfloat16>();
-  args.q_stride = row_elements;
-  args.num_q_heads = c.num_q_heads;
-  args.softmax_scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
-  args.tables = tables.as<PageTable>();
-  args.out = out.as<__nv_bfloat16>();
-  args.out_stride = row_elements;
-  args.num_sms = gpu.num_sms;
-  args.num_segments = 1;
-
-  const auto call = [&] {
-    for (size_t i = 0; i < segments.size(); ++i) {
-      args.segments = device_segments.as<PrefillSegment>() + i;
-      args.host_segments = segments.data() + i;
-      ops::cuda::prefill_attention_hopper(stream.handle(), args);
+// A prompt in the memory of the GPU, its pages in random order.
+class Prompt {
+ public:
+  Prompt(const Case& c, const device::cuda::GpuInfo& gpu)
+      : stream_(value_of(device::cuda::Stream::create())) {
+    const core::PageShape page{.type = core::DType::kBF16,
+                               .page_tokens = c.page_tokens,
+                               .logical_page_tokens = c.page_tokens,
+                               .head_dim = c.head_dim};
+    std::vector<int32_t> rows(static_cast<size_t>((c.tokens - 1) / c.page_tokens + 1));
+    std::iota(rows.begin(), rows.end(), 0);
+    std::ranges::shuffle(rows, std::mt19937(11));
+    std::vector<int32_t> columns(static_cast<size_t>(c.num_kv_heads));
+    std::iota(columns.begin(), columns.end(), 0);
+    std::vector<core::HeadKind> kinds(static_cast<size_t>(c.num_kv_heads));
+    for (int32_t i = 0; i < c.num_streaming; ++i) {
+      kinds[static_cast<size_t>(i * c.num_kv_heads / c.num_streaming)] = kStreaming;
     }
-  };
-  const auto begin = value_of(device::cuda::Event::create(true));
-  auto end = value_of(device::cuda::Event::create(true));
-  std::vector<double> times;
-  for (int i = 0; i <= options.repeats; ++i) {
-    stream.record(begin);
-    call();
-    stream.record(end);
-    CHECK(end.synchronize().ok());
-    if (i > 0) times.push_back(end.us_since(begin));
+    const int32_t chunk = c.chunk == 0 ? c.tokens : c.chunk;
+    for (int32_t at = 0; at < c.tokens; at += chunk) {
+      segments_.push_back(
+          {.row_begin = at, .row_end = std::min(at + chunk, c.tokens), .position_begin = at});
+    }
+
+    const int64_t row_elements = int64_t{c.num_q_heads} * c.head_dim;
+    args_.kv.pool = {.page = page,
+                     .page_bytes = page.page_bytes(),
+                     .num_columns = c.num_kv_heads,
+                     .num_frames = static_cast<int64_t>(rows.size()) * c.num_kv_heads};
+    args_.kv.pool.base = keep(random_values(stream_, page.page_bytes() * args_.kv.pool.num_frames));
+    args_.kv.num_kv_heads = c.num_kv_heads;
+    args_.kv.columns = put(columns);
+    args_.kv.kinds = c.num_streaming > 0 ? put(kinds) : nullptr;
+    args_.q = reinterpret_cast<const __nv_bfloat16*>(
+        keep(random_values(stream_, c.tokens * row_elements * 2)));
+    args_.out = reinterpret_cast<__nv_bfloat16*>(
+        keep(value_of(device::cuda::Buffer::allocate(c.tokens * row_elements * 2, "a benchmark"))));
+    args_.q_stride = args_.out_stride = row_elements;
+    args_.num_q_heads = c.num_q_heads;
+    args_.softmax_scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    args_.tables = put(std::vector<PageTable>{{.frames = put(rows)}});
+    args_.segments = put(segments_);
+    args_.num_sms = gpu.num_sms;
+    args_.num_segments = 1;
   }
+
+  // Microseconds of a call over all rows, or of the calls over its chunks.
+  double run() {
+    stream_.record(begin_);
+    for (size_t i = 0; i < segments_.size(); ++i) {
+      PrefillArgs args = args_;
+      args.segments += i;
+      args.host_segments = segments_.data() + i;
+      ops::cuda::prefill_attention_hopper(stream_.handle(), args);
+    }
+    stream_.record(end_);
+    CHECK(end_.synchronize().ok());
+    return end_.us_since(begin_);
+  }
+
+ private:
+  std::byte* keep(device::cuda::Buffer buffer) {
+    buffers_.push_back(std::move(buffer));
+    return buffers_.back().data();
+  }
+  template <typename T>
+  T* put(const std::vector<T>& values) {
+    return reinterpret_cast<T*>(keep(upload(stream_, values)));
+  }
+
+  device::cuda::Stream stream_;
+  device::cuda::Event begin_ = value_of(device::cuda::Event::create(true));
+  device::cuda::Event end_ = value_of(device::cuda::Event::create(true));
+  std::vector<device::cuda::Buffer> buffers_;
+  std::vector<PrefillSegment> segments_;
+  PrefillArgs args_;
+};
+
+void run_case(const Case& c, const Options& options, const device::cuda::GpuInfo& gpu) {
+  Prompt prompt(c, gpu);
+  prompt.run();
+  std::vector<double> times;
+  for (int i = 0; i < options.repeats; ++i) times.push_back(prompt.run());
   std::ranges::sort(times);
   const double us = times[times.size() / 2];
-  const double group = c.num_q_heads / c.num_kv_heads;
-  const double flops = 4.0 * c.head_dim * group *
-                       ((c.num_kv_heads - c.num_streaming) * visible_keys(c, false) +
-                        (c.num_streaming > 0 ? c.num_streaming * visible_keys(c, true) : 0.0));
   std::printf("%-28s T %6d D %3d P %2d %10.1f us (best %.1f) %6.1f TFLOP/s\n", c.name, c.tokens,
-              c.head_dim, c.page_tokens, us, times.front(), flops / us * 1e-6);
+              c.head_dim, c.page_tokens, us, times.front(), flops_of(c) / us * 1e-6);
   std::fflush(stdout);
 }
 
@@ -176,6 +190,7 @@ const std::vector<Case> kCases = {
     {.name = "32k-pages-16", .tokens = 32768, .page_tokens = 16},
     {.name = "32k-pages-64", .tokens = 32768, .page_tokens = 64},
     {.name = "32k-channels-64", .tokens = 32768, .head_dim = 64},
+    {.name = "32k-channels-256", .tokens = 32768, .head_dim = 256},
     {.name = "128k", .tokens = 131072},
     {.name = "128k-half-streaming", .tokens = 131072, .num_streaming = 4},
     {.name = "128k-all-streaming", .tokens = 131072, .num_streaming = 8},

@@ -9,6 +9,7 @@
 #include "device/cuda/status.h"
 #include "ops/cuda/prefill_hopper_compute.cuh"
 #include "ops/cuda/prefill_hopper_load.cuh"
+#include "ops/cuda/tensor_map.h"
 
 namespace ops::cuda {
 namespace {
@@ -60,57 +61,6 @@ uint32_t* next_counters() {
   return all + next.fetch_add(1) % kCounterPairs * 2;
 }
 
-// The driver's function is looked up at run time: the program must start where there is no driver.
-using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,
-                                 const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
-                                 const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-EncodeTiled encode_tiled() {
-  static const EncodeTiled function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found,
-                                                                12000, cudaEnableDefault, &result);
-    CHECK(status == cudaSuccess && found != nullptr, "cuTensorMapEncodeTiled: {}",
-          cudaGetErrorString(status));
-    return reinterpret_cast<EncodeTiled>(found);
-  }();
-  return function;
-}
-
-// Boxes of BF16 whose rows of 64 elements arrive swizzled; what they reach past the tensor is
-// zeros. Sizes and boxes from the fastest axis on, strides in bytes from the second on.
-template <int kRank>
-CUtensorMap map_tensor(const void* base, const cuuint64_t (&sizes)[kRank],
-                       const cuuint64_t (&strides)[kRank - 1], const cuuint32_t (&box)[kRank]) {
-  cuuint32_t steps[kRank];
-  std::fill_n(steps, kRank, 1);
-  CUtensorMap map;
-  const CUresult status =
-      encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, const_cast<void*>(base), sizes,
-                     strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  CHECK(status == CUDA_SUCCESS, "a tensor map of rank {} failed with {}", kRank,
-        static_cast<int>(status));
-  return map;
-}
-
-CUtensorMap map_q(const PrefillArgs& args, int32_t num_rows) {
-  const auto columns = static_cast<cuuint64_t>(args.num_q_heads * args.kv.pool.page.head_dim);
-  return map_tensor<2>(args.q, {columns, static_cast<cuuint64_t>(num_rows)},
-                       {static_cast<cuuint64_t>(args.q_stride) * 2},
-                       {64, static_cast<cuuint32_t>(hopper_rows(args.kv.pool.page.head_dim))});
-}
-
-// `num_groups` groups of 8 tokens: those of K, then of V, of one frame after the other.
-CUtensorMap map_pages(const std::byte* base, const core::PageShape& page, int64_t num_groups) {
-  const auto halves = static_cast<cuuint32_t>(page.head_dim / 64);
-  const auto token_bytes = static_cast<cuuint64_t>(page.head_dim) * 2;
-  return map_tensor<4>(base, {64, 8, halves, static_cast<cuuint64_t>(num_groups)},
-                       {token_bytes, 128, 8 * token_bytes},
-                       {64, 8, halves, static_cast<cuuint32_t>(page.page_tokens / 8)});
-}
-
 // Coordinates are int32.
 constexpr int64_t kGroupsMax = (int64_t{1} << 31) - 1;
 
@@ -134,10 +84,13 @@ void launch_segments(cudaStream_t stream, const PrefillArgs& args, HopperArgumen
   if (hopper.num_tiles == 0) return;
   hopper.counters = next_counters();
   const int num_blocks = std::min(args.num_sms, hopper.num_tiles);
-  if (args.kv.pool.page.head_dim == 128) {
-    launch<128>(stream, hopper, num_blocks);
-  } else {
-    launch<64>(stream, hopper, num_blocks);
+  switch (args.kv.pool.page.head_dim) {
+    case 64:
+      return launch<64>(stream, hopper, num_blocks);
+    case 128:
+      return launch<128>(stream, hopper, num_blocks);
+    default:
+      return launch<256>(stream, hopper, num_blocks);
   }
 }
 
@@ -150,7 +103,7 @@ bool is_aligned(const void* pointer, int64_t stride_elements) {
 bool hopper_can(const PrefillArgs& args, int compute_major) {
   const core::PageShape& page = args.kv.pool.page;
   if (compute_major != 9 || page.type != core::DType::kBF16) return false;
-  if (page.head_dim != 64 && page.head_dim != 128) return false;
+  if (page.head_dim != 64 && page.head_dim != 128 && page.head_dim != 256) return false;
   if (page.page_tokens != 16 && page.page_tokens != 32 && page.page_tokens != 64) return false;
   if (args.kv.num_kv_heads > kPrefillHeadsMax) return false;
   if (args.kv.pool.num_frames * (page.page_tokens / 4) > kGroupsMax) return false;
@@ -171,11 +124,14 @@ void prefill_attention_hopper(cudaStream_t stream, const PrefillArgs& args) {
   if (num_rows == 0) return;
 
   HopperArguments hopper;
-  hopper.q = map_q(args, num_rows);
-  hopper.pool = map_pages(args.kv.pool.base, page, args.kv.pool.num_frames * page.page_tokens / 4);
+  hopper.q = tensor_map_bf16(args.q, num_rows, int64_t{args.num_q_heads} * page.head_dim,
+                             args.q_stride * 2, hopper_rows(page.head_dim), page.head_dim / 64);
+  hopper.pool = tensor_map_kv(args.kv.pool.base, args.kv.pool.num_frames * page.page_tokens / 4,
+                              page.head_dim, page.page_tokens);
   // How many slots the rings have is their owner's to know.
-  hopper.rings =
-      args.kv.rings.base == nullptr ? hopper.pool : map_pages(args.kv.rings.base, page, kGroupsMax);
+  hopper.rings = args.kv.rings.base == nullptr ? hopper.pool
+                                               : tensor_map_kv(args.kv.rings.base, kGroupsMax,
+                                                               page.head_dim, page.page_tokens);
   hopper.kv = args.kv;
   hopper.tables = args.tables;
   hopper.out = args.out;

@@ -1,11 +1,11 @@
 // The prefill kernel for Hopper: its shared memory, its two roles and their stages.
 //
 // A persistent thread block takes tiles of 128 or 192 query rows of one head. One warp of its first
-// warpgroup finds the tile's pages and has the copy engine bring them, a block of 128 keys at a
-// time, into rings of K and V; the other two or three warpgroups compute 64 rows each. While a
-// warpgroup's product P V of one block runs on the tensor cores, it computes the softmax of the
-// next block, and named barriers make the warpgroups take turns, so that one's softmax runs under
-// the others' products.
+// warpgroup finds the tile's pages and has the copy engine bring them, a block of 128 keys (64 at D
+// 256) at a time, into rings of K and V; the other two or three warpgroups compute 64 rows each.
+// While a warpgroup's product P V of one block runs on the tensor cores, it computes the softmax of
+// the next block, and named barriers make the warpgroups take turns, so that one's softmax runs
+// under the others' products.
 //
 // Blocks of keys are counted from position 0 and a row meets them in their order. A block that a
 // row does not see (its tile does) leaves the row's maximum, sum and output bit for bit as they
@@ -23,7 +23,7 @@
 namespace ops::cuda {
 
 struct HopperArguments {
-  CUtensorMap q;  // (T, Hq * D) in boxes of a tile's rows by 64 channels
+  CUtensorMap q;  // (T, Hq, D) in boxes of a tile's rows of one head
   // (groups of 8 tokens, D / 64, 8, 64) in boxes of P tokens with all their channels: K or V of a
   // page arrives as one copy, in the order in which wgmma reads it.
   CUtensorMap pool, rings;
@@ -38,11 +38,10 @@ struct HopperArguments {
 };
 
 // Rows of a tile, 64 for each warpgroup that computes. At D 64 the exponentials take as long as the
-// products, and a third warpgroup fills their gaps; at D 128 there are no registers for one.
+// products, and a third warpgroup fills their gaps; from D 128 on there are no registers for one.
 constexpr int hopper_rows(int head_dim) {
-  return head_dim == 128 ? 128 : 192;
+  return head_dim == 64 ? 192 : 128;
 }
-constexpr int kPrefillKeys = 128;  // of a block
 constexpr int kPrefillHeadsMax = 128;
 
 // What a tile is, as the two roles need it.
@@ -63,27 +62,22 @@ struct HopperTile {
   __device__ bool segment_sees(int32_t key) const {
     return key < segment_end && (local == 0 || key < sink || key > segment_begin - local);
   }
-  // Whether each of the tile's `tile_rows` rows sees each key of the block.
-  __device__ bool all_seen(int32_t block, int32_t tile_rows) const {
-    const int32_t begin = block * kPrefillKeys, end = begin + kPrefillKeys;
-    return end <= position + 1 &&
-           (local == 0 || end <= sink || begin > position + tile_rows - 1 - local);
-  }
 };
 
 template <int kHeadDim>
 struct alignas(1024) HopperShared {
-  static constexpr int kStages = kHeadDim == 128 ? 3 : 4;
-  static constexpr int kHalves = kHeadDim / 64;            // a row of 128 bytes holds 64 channels
-  static constexpr uint32_t kGroupBytes = kHalves * 1024;  // of 8 tokens
+  static constexpr int kStages = kHeadDim == 64 ? 4 : kHeadDim == 128 ? 3 : 2;
+  static constexpr int kKeys = kHeadDim == 256 ? 64 : 128;  // of a block
+  static constexpr int kParts = kHeadDim / 64;              // a row of 128 bytes holds 64 channels
+  static constexpr uint32_t kGroupBytes = kParts * 1024;    // of 8 tokens
   static constexpr int kRows = hopper_rows(kHeadDim);
   static constexpr int kWarpgroups = kRows / 64;  // that compute
   static constexpr int kThreads = (1 + kWarpgroups) * 128;
-  static constexpr uint32_t kQBytes = kHalves * kRows * 128;
-  static constexpr uint32_t kBlockBytes = kHalves * kPrefillKeys * 128;
+  static constexpr uint32_t kQBytes = kParts * kRows * 128;
+  static constexpr uint32_t kBlockBytes = kParts * kKeys * 128;
 
-  std::byte q[kQBytes];               // [half][row][128 bytes]
-  std::byte k[kStages][kBlockBytes];  // [group][half][token of the group][128 bytes]
+  std::byte q[kQBytes];               // [part][row][128 bytes]
+  std::byte k[kStages][kBlockBytes];  // [group][part][token of the group][128 bytes]
   std::byte v[kStages][kBlockBytes];
   uint64_t q_full, q_empty;  // q_full also says that `tile` is written
   uint64_t k_full[kStages], k_empty[kStages];

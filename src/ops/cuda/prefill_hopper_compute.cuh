@@ -8,9 +8,9 @@ namespace ops::cuda {
 template <int kHeadDim>
 struct HopperConsumer {
   using Shared = HopperShared<kHeadDim>;
-  static constexpr int kHalves = Shared::kHalves;
-  // Of three warpgroups each thread has too few.
-  static constexpr bool kQInRegisters = Shared::kWarpgroups == 2;
+  static constexpr int kKeys = Shared::kKeys;
+  // At D 64 the third warpgroup, at D 256 the output takes them.
+  static constexpr bool kQInRegisters = kHeadDim == 128;
   static constexpr int kBarrier = 1;  // named barriers kBarrier + warpgroup: its turn
   // A maximum may fall behind by this much (in log2) before the output is rescaled: probabilities
   // then reach 2^8, which BF16 holds as well as 1.
@@ -24,8 +24,8 @@ struct HopperConsumer {
   const int row = warpgroup * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4;
   RingPlace<Shared::kStages> k, v;
   HopperTile tile;
-  float s[kPrefillKeys / 2];  // scores, then probabilities, of the rows' keys 8 j + 2 (lane % 4)
-  uint32_t p[kPrefillKeys / 16][4];  // probabilities as the product with V takes them
+  float s[kKeys / 2];         // scores, then probabilities, of the rows' keys 8 j + 2 (lane % 4)
+  uint32_t p[kKeys / 16][4];  // probabilities as the product with V takes them
   float o[kHeadDim / 2];
   uint32_t q[kHeadDim / 16][4];  // as the product with K takes them, if in registers
   float max[2], sum[2];          // sum: of this thread's keys
@@ -73,7 +73,7 @@ struct HopperConsumer {
     const uint64_t values =
         ptx::wgmma_operand(ptx::shared_address(shared.v[v.stage]), Shared::kGroupBytes, 1024);
 #pragma unroll
-    for (int i = 0; i < kPrefillKeys / 16; ++i) {
+    for (int i = 0; i < kKeys / 16; ++i) {
       ptx::wgmma_k16_n_fastest(o, p[i], values + (i * 2 * Shared::kGroupBytes >> 4));
     }
     ptx::wgmma_commit();
@@ -94,15 +94,22 @@ struct HopperConsumer {
     v.advance();
   }
 
+  // Whether each row of the tile sees each key of the block.
+  __device__ bool all_seen(int32_t block) const {
+    const int32_t begin = block * kKeys, end = begin + kKeys;
+    return end <= tile.position + 1 && (tile.local == 0 || end <= tile.sink ||
+                                        begin > tile.position + Shared::kRows - 1 - tile.local);
+  }
+
   __device__ void mask_scores(int32_t block) {
     // Of the first row, relative to this thread's first key: seen are keys up to `last` that are
     // below `sink` or from `first` on.
-    const int32_t key = block * kPrefillKeys + lane % 4 * 2;
+    const int32_t key = block * kKeys + lane % 4 * 2;
     const int32_t last = tile.position + row - key;
     const int32_t first = tile.local == 0 ? -INT_MAX : last - tile.local + 1;
     const int32_t sink = tile.sink - key;
 #pragma unroll
-    for (int i = 0; i < kPrefillKeys / 2; ++i) {
+    for (int i = 0; i < kKeys / 2; ++i) {
       const int32_t k_i = i / 4 * 8 + i % 2 - i / 2 % 2 * 8;
       const bool seen = (k_i <= last) & ((k_i >= first) | (k_i + i / 2 % 2 * 8 < sink));
       s[i] = seen ? s[i] : -INFINITY;
@@ -113,7 +120,7 @@ struct HopperConsumer {
   __device__ float highest_of_row(int r) const {
     float highest[4] = {s[2 * r], s[2 * r + 1], s[2 * r + 4], s[2 * r + 5]};
 #pragma unroll
-    for (int i = 8; i < kPrefillKeys / 2; ++i) {
+    for (int i = 8; i < kKeys / 2; ++i) {
       if (i / 2 % 2 == r)
         highest[i / 4 % 2 * 2 + i % 2] = fmaxf(highest[i / 4 % 2 * 2 + i % 2], s[i]);
     }
@@ -147,7 +154,7 @@ struct HopperConsumer {
       rises |= rise;
       float added[2] = {0.0f, 0.0f};
 #pragma unroll
-      for (int i = 0; i < kPrefillKeys / 2; ++i) {
+      for (int i = 0; i < kKeys / 2; ++i) {
         if (i / 2 % 2 != r) continue;
         s[i] = ptx::exp2_approx(__fmaf_rn(s[i], args.scale_log2, -offset));
         added[i % 2] += s[i];
@@ -159,8 +166,7 @@ struct HopperConsumer {
 
   __device__ void pack_probabilities() {
 #pragma unroll
-    for (int i = 0; i < kPrefillKeys / 4; ++i)
-      p[i / 4][i % 4] = ptx::pack_bf16(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < kKeys / 4; ++i) p[i / 4][i % 4] = ptx::pack_bf16(s[2 * i], s[2 * i + 1]);
   }
 
   __device__ void rescale(const float (&scale)[2]) {
@@ -184,7 +190,7 @@ struct HopperConsumer {
     ptx::pin(s);
     release_k();
     if (!kQInRegisters && tile.num_blocks == 1) release(shared.q_empty);
-    if (!tile.all_seen(tile.block(0), Shared::kRows)) mask_scores(tile.block(0));
+    if (!all_seen(tile.block(0))) mask_scores(tile.block(0));
     soften(scale);
     pack_probabilities();
   }
@@ -206,7 +212,7 @@ struct HopperConsumer {
     ptx::pin(s);
     release_k();
     if (!kQInRegisters && i == tile.num_blocks - 1) release(shared.q_empty);
-    if (!tile.all_seen(block, Shared::kRows)) mask_scores(block);
+    if (!all_seen(block)) mask_scores(block);
     const bool rises = soften(scale);
     compute_before_waiting();
     ptx::wgmma_wait<0>();

@@ -8,7 +8,7 @@ namespace ops::cuda {
 template <int kHeadDim>
 struct HopperLoader {
   using Shared = HopperShared<kHeadDim>;
-  static constexpr int kHalves = Shared::kHalves;
+  static constexpr int kParts = Shared::kParts;
 
   const HopperArguments& args;
   Shared& shared;
@@ -28,7 +28,7 @@ struct HopperLoader {
 
   __device__ HopperLoader(const HopperArguments& a, Shared& s) : args(a), shared(s) {
     page_tokens = args.kv.pool.page.page_tokens;
-    pages_per_block = kPrefillKeys / page_tokens;
+    pages_per_block = Shared::kKeys / page_tokens;
   }
 
   __device__ bool is_streaming(int32_t head) const {
@@ -60,12 +60,13 @@ struct HopperLoader {
     tile.kv_head = shared.heads[found.kv_head];
     tile.q_head = tile.kv_head * args.order.num_q_per_kv + found.q_head;
     tile.table = segment.table;
-    const int32_t end_block = (tile.position + tile.rows - 1) / kPrefillKeys + 1;
+    const int32_t end_block = (tile.position + tile.rows - 1) / Shared::kKeys + 1;
     if (is_streaming(tile.kv_head)) {
       tile.sink = args.kv.kinds[tile.kv_head].sink;
       tile.local = args.kv.kinds[tile.kv_head].local;
-      tile.window_block = max(tile.position - tile.local + 1, 0) / kPrefillKeys;
-      tile.num_sink_blocks = min((tile.sink + kPrefillKeys - 1) / kPrefillKeys, tile.window_block);
+      tile.window_block = max(tile.position - tile.local + 1, 0) / Shared::kKeys;
+      tile.num_sink_blocks =
+          min((tile.sink + Shared::kKeys - 1) / Shared::kKeys, tile.window_block);
     }
     tile.num_blocks = tile.num_sink_blocks + end_block - tile.window_block;
     return tile;
@@ -131,9 +132,9 @@ struct HopperLoader {
   // zeros before the block is handed over.
   __device__ void load_v(const HopperTile& tile, int32_t block) {
     const uint32_t full = ptx::shared_address(&shared.v_full[v.stage]);
-    const int32_t key_begin = block * kPrefillKeys;
-    const bool complete = key_begin + kPrefillKeys <= tile.segment_end &&
-                          (tile.local == 0 || key_begin + kPrefillKeys <= tile.sink ||
+    const int32_t key_begin = block * Shared::kKeys;
+    const bool complete = key_begin + Shared::kKeys <= tile.segment_end &&
+                          (tile.local == 0 || key_begin + Shared::kKeys <= tile.sink ||
                            key_begin > tile.segment_begin - tile.local);
     ptx::mbarrier_wait(ptx::shared_address(&shared.v_empty[v.stage]), v.parity ^ 1);
     const uint32_t to = ptx::shared_address(shared.v[v.stage]);
@@ -144,7 +145,7 @@ struct HopperLoader {
       load_pages(block, page_tokens / 8, to, loaded);
       ptx::mbarrier_wait(loaded, v_loaded_parity);
       v_loaded_parity ^= 1;
-      for (int32_t i = lane; i < kHalves * kPrefillKeys * 8; i += 32) {
+      for (int32_t i = lane; i < kParts * Shared::kKeys * 8; i += 32) {
         const int32_t group = i * 16 / static_cast<int32_t>(Shared::kGroupBytes);
         if (tile.segment_sees(key_begin + group * 8 + i / 8 % 8)) continue;
         reinterpret_cast<uint4*>(shared.v[v.stage])[i] = uint4{0, 0, 0, 0};
@@ -166,10 +167,8 @@ struct HopperLoader {
       return;
     }
     ptx::mbarrier_arrive_expect(full, Shared::kQBytes);
-    for (int32_t half = 0; half < kHalves; ++half) {
-      ptx::tensor_load_2d(ptx::shared_address(shared.q) + half * Shared::kRows * 128, &args.q,
-                          tile.q_head * kHeadDim + half * 64, tile.row_begin, full);
-    }
+    ptx::tensor_load_3d(ptx::shared_address(shared.q), &args.q, 0, tile.row_begin,
+                        tile.q_head * kParts, full);
   }
 
   __device__ int32_t take_tile() const {

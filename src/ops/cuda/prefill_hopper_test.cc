@@ -58,10 +58,11 @@ std::vector<PrefillPart> whole(const std::vector<int32_t>& lengths) {
 TEST_F(PrefillHopperTest, OneBlockOfOneHead) {
   compare({1, 1, 128, 32}, {128}, {{0, 0, 128}});
   compare({1, 1, 64, 32}, {128}, {{0, 0, 128}});
+  compare({1, 1, 256, 32}, {128}, {{0, 0, 128}});
 }
 
 TEST_F(PrefillHopperTest, WholePromptsOfOddLengths) {
-  for (int32_t head_dim : {64, 128}) {
+  for (int32_t head_dim : {64, 128, 256}) {
     for (int32_t page : {16, 32, 64}) {
       const std::vector<int32_t> lengths = {1,   page - 1, page, page + 1, 127,
                                             129, 191,      193,  257,      331};
@@ -75,7 +76,7 @@ TEST_F(PrefillHopperTest, GroupsOfQueryHeads) {
 }
 
 TEST_F(PrefillHopperTest, RowsBehindEarlierOnes) {
-  for (int32_t head_dim : {64, 128}) {
+  for (int32_t head_dim : {64, 128, 256}) {
     compare({4, 2, head_dim, 32}, {700, 513, 1031},
             {{0, 5, 700}, {2, 1030, 1031}, {1, 384, 513}, {2, 127, 131}});
   }
@@ -84,7 +85,7 @@ TEST_F(PrefillHopperTest, RowsBehindEarlierOnes) {
 TEST_F(PrefillHopperTest, StreamingHeadsSeeFirstAndLastTokens) {
   const std::vector<core::HeadKind> kinds = {{4, 20}, kDense,    {128, 256}, {0, 100},
                                              kDense,  {130, 64}, {64, 1},    {300, 4096}};
-  for (int32_t head_dim : {64, 128}) {
+  for (int32_t head_dim : {64, 128, 256}) {
     for (int32_t page : {16, 32, 64}) {
       compare({16, 8, head_dim, page, kinds}, {900, 1200, 77},
               {{0, 0, 900}, {1, 701, 1200}, {2, 3, 77}, {1, 600, 601}});
@@ -114,7 +115,7 @@ TEST_F(PrefillHopperTest, MoreSegmentsThanOneLaunchTakes) {
 
 TEST_F(PrefillHopperTest, ChunksHaveTheBitsOfTheWholePrompt) {
   const std::vector<core::HeadKind> kinds = {kDense, {20, 200}};
-  for (int32_t head_dim : {64, 128}) {
+  for (int32_t head_dim : {64, 128, 256}) {
     PrefillWorld world({8, 2, head_dim, 32, kinds}, {1500, 333}, 21);
     const auto alone = world.run({{0, 0, 1500}}, num_sms_);
     // In three calls, beside another sequence, on fewer SMs.

@@ -94,6 +94,12 @@ class PrefillWorld {
   void write_keys(const std::vector<PrefillPart>& parts);
   template <typename T>
   T* upload(const std::vector<T>& values);
+  std::vector<PrefillSegment> segments_of(const std::vector<PrefillPart>& parts) const;
+  PageTable upload_table(const PrefillPart& part);
+  KvLayer upload_layer();
+  // The segments' rows of `out`, of which nothing else may have been written.
+  std::vector<uint16_t> rows_of(const std::vector<PrefillSegment>& segments,
+                                const std::vector<uint16_t>& out, int32_t out_stride) const;
 
   PrefillShape shape_;
   std::vector<int32_t> lengths_;
@@ -193,37 +199,87 @@ T* PrefillWorld::upload(const std::vector<T>& values) {
   return uploads_.back().template as<T>();
 }
 
+// Rows of no segment stand in front of each one.
+inline std::vector<PrefillSegment> PrefillWorld::segments_of(
+    const std::vector<PrefillPart>& parts) const {
+  std::vector<PrefillSegment> segments;
+  int32_t num_rows = 0;
+  for (const PrefillPart& part : parts) {
+    segments.push_back({.row_begin = num_rows + 1,
+                        .row_end = num_rows + 1 + part.end - part.begin,
+                        .position_begin = part.begin,
+                        .table = static_cast<int32_t>(segments.size())});
+    num_rows = segments.back().row_end;
+  }
+  return segments;
+}
+
+// Entries of pages that are not seen are wild.
+inline PageTable PrefillWorld::upload_table(const PrefillPart& part) {
+  std::vector<int32_t> entries = tables_[static_cast<size_t>(part.sequence)];
+  for (int32_t i = 0; i < static_cast<int32_t>(entries.size()); ++i) {
+    const int32_t page = i % pages(part.sequence);
+    if (page * shape_.page_tokens >= part.end) entries[static_cast<size_t>(i)] = 1 << 28;
+  }
+  const bool of_heads = shape_.tables == PrefillShape::Tables::kHeads;
+  return {.frames = upload(entries),
+          .head_stride = of_heads ? pages(part.sequence) : 0,
+          .slot = part.sequence};
+}
+
+inline KvLayer PrefillWorld::upload_layer() {
+  KvLayer kv;
+  kv.pool = {.base = reinterpret_cast<std::byte*>(upload(pool_)),
+             .page = page_,
+             .page_bytes = page_.page_bytes(),
+             .num_columns = num_columns_,
+             .num_frames = num_rows_ * num_columns_};
+  if (shape_.ring_rows > 0) {
+    kv.rings = {.base = reinterpret_cast<std::byte*>(upload(ring_pool_)),
+                .num_columns = num_ring_columns_,
+                .sink_pages = ring_.sink_pages,
+                .ring_pages = ring_.ring_pages};
+  }
+  kv.num_kv_heads = shape_.num_kv_heads;
+  kv.columns = upload(columns_);
+  kv.ring_columns = upload(ring_columns_);
+  kv.kinds = shape_.kinds.empty() ? nullptr : upload(shape_.kinds);
+  return kv;
+}
+
+inline std::vector<uint16_t> PrefillWorld::rows_of(const std::vector<PrefillSegment>& segments,
+                                                   const std::vector<uint16_t>& out,
+                                                   int32_t out_stride) const {
+  const int32_t row_elements = shape_.num_q_heads * shape_.head_dim;
+  std::vector<uint16_t> rows;
+  int64_t untouched = 0;
+  for (const PrefillSegment& segment : segments) {
+    const uint16_t* row = out.data() + (segment.row_begin - 1) * out_stride;
+    untouched += std::count(row, row + out_stride, 0xffff);
+    for (int32_t i = segment.row_begin; i < segment.row_end; ++i) {
+      row = out.data() + i * out_stride;
+      rows.insert(rows.end(), row, row + row_elements);
+      EXPECT_EQ(std::count(row + row_elements, row + out_stride, 0xffff),
+                out_stride - row_elements);
+    }
+  }
+  EXPECT_EQ(untouched, static_cast<int64_t>(segments.size()) * out_stride);
+  return rows;
+}
+
 inline std::vector<uint16_t> PrefillWorld::run(const std::vector<PrefillPart>& parts, int num_sms) {
   write_keys(parts);
   uploads_.clear();
   const int32_t row_elements = shape_.num_q_heads * shape_.head_dim;
   const int32_t q_stride = row_elements + 2 * shape_.num_kv_heads * shape_.head_dim;
   const int32_t out_stride = row_elements + 8;
-
-  std::vector<PrefillSegment> segments;
-  std::vector<PageTable> tables;
-  int32_t num_rows = 0;
-  for (const PrefillPart& part : parts) {
-    const auto& table = tables_[static_cast<size_t>(part.sequence)];
-    segments.push_back({.row_begin = num_rows + 1,
-                        .row_end = num_rows + 1 + part.end - part.begin,
-                        .position_begin = part.begin,
-                        .table = static_cast<int32_t>(tables.size())});
-    num_rows = segments.back().row_end;
-    // Entries of pages that are not seen are wild.
-    std::vector<int32_t> entries = table;
-    const bool of_heads = shape_.tables == PrefillShape::Tables::kHeads;
-    for (int32_t i = 0; i < static_cast<int32_t>(entries.size()); ++i) {
-      const int32_t page = i % pages(part.sequence);
-      if (page * shape_.page_tokens >= part.end) entries[static_cast<size_t>(i)] = 1 << 28;
-    }
-    tables.push_back({.frames = upload(entries),
-                      .head_stride = of_heads ? pages(part.sequence) : 0,
-                      .slot = part.sequence});
-  }
+  const std::vector<PrefillSegment> segments = segments_of(parts);
+  const int32_t num_rows = segments.back().row_end;
   std::vector<uint16_t> q(static_cast<size_t>(num_rows * q_stride), 0xffff);
   std::vector<uint16_t> out(static_cast<size_t>(num_rows * out_stride), 0xffff);
+  std::vector<PageTable> tables;
   for (size_t i = 0; i < parts.size(); ++i) {
+    tables.push_back(upload_table(parts[i]));
     for (int32_t row = segments[i].row_begin; row < segments[i].row_end; ++row) {
       const int32_t position = parts[i].begin + row - segments[i].row_begin;
       std::memcpy(q.data() + row * q_stride,
@@ -233,21 +289,7 @@ inline std::vector<uint16_t> PrefillWorld::run(const std::vector<PrefillPart>& p
   }
 
   PrefillArgs args;
-  args.kv.pool = {.base = reinterpret_cast<std::byte*>(upload(pool_)),
-                  .page = page_,
-                  .page_bytes = page_.page_bytes(),
-                  .num_columns = num_columns_,
-                  .num_frames = num_rows_ * num_columns_};
-  if (shape_.ring_rows > 0) {
-    args.kv.rings = {.base = reinterpret_cast<std::byte*>(upload(ring_pool_)),
-                     .num_columns = num_ring_columns_,
-                     .sink_pages = ring_.sink_pages,
-                     .ring_pages = ring_.ring_pages};
-  }
-  args.kv.num_kv_heads = shape_.num_kv_heads;
-  args.kv.columns = upload(columns_);
-  args.kv.ring_columns = upload(ring_columns_);
-  args.kv.kinds = shape_.kinds.empty() ? nullptr : upload(shape_.kinds);
+  args.kv = upload_layer();
   args.q = reinterpret_cast<const __nv_bfloat16*>(upload(q));
   args.q_stride = q_stride;
   args.num_q_heads = shape_.num_q_heads;
@@ -268,20 +310,7 @@ inline std::vector<uint16_t> PrefillWorld::run(const std::vector<PrefillPart>& p
   const auto done = stream.value().synchronize();
   EXPECT_TRUE(done.ok()) << done.error().message;
   if (!done.ok()) std::abort();  // nothing on this GPU can be trusted any more
-
-  std::vector<uint16_t> rows;
-  size_t untouched = 0;
-  for (const PrefillSegment& segment : segments) {
-    const uint16_t* row = out.data() + (segment.row_begin - 1) * out_stride;
-    for (int32_t i = 0; i < out_stride; ++i) untouched += row[i] == 0xffff;
-    for (int32_t i = segment.row_begin; i < segment.row_end; ++i) {
-      row = out.data() + i * out_stride;
-      rows.insert(rows.end(), row, row + row_elements);
-      for (int32_t j = row_elements; j < out_stride; ++j) EXPECT_EQ(row[j], 0xffff);
-    }
-  }
-  EXPECT_EQ(untouched, segments.size() * static_cast<size_t>(out_stride));
-  return rows;
+  return rows_of(segments, out, out_stride);
 }
 
 inline std::vector<float> PrefillWorld::expect(const std::vector<PrefillPart>& parts) {

@@ -292,6 +292,13 @@ __device__ __forceinline__ void pin(uint32_t (&d)[kCount]) {
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
   "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
+#define SPILLWAY_D64_127                                                           \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, "    \
+  "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, "    \
+  "%94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, " \
+  "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, " \
+  "%121, %122, %123, %124, %125, %126, %127"
+
 // d (64 x n, n = 2 * the number of d) = a * b (+ d if `add`), over 16 of k; a and b in shared
 // memory with k fastest. Thread t of the warpgroup holds rows 16 * (t / 32) + g and g + 8, d[4 j
 // ..] columns 8 j + 2 (t % 4) and the next, as mma.sync's.
@@ -301,6 +308,14 @@ __device__ __forceinline__ void wgmma_k16(float (&d)[64], uint64_t a, uint64_t b
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SPILLWAY_D0_31 ", " SPILLWAY_D32_63
       "}, %64, %65, p, 1, 1, 0, 0;\n}"
       : SPILLWAY_D16(0), SPILLWAY_D16(16), SPILLWAY_D16(32), SPILLWAY_D16(48)
+      : "l"(a), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void wgmma_k16(float (&d)[32], uint64_t a, uint64_t b, int add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" SPILLWAY_D0_31
+      "}, %32, %33, p, 1, 1, 0, 0;\n}"
+      : SPILLWAY_D16(0), SPILLWAY_D16(16)
       : "l"(a), "l"(b), "r"(add));
 }
 // The same with a in registers as mma.sync's (the warp's 16 rows).
@@ -332,9 +347,20 @@ __device__ __forceinline__ void wgmma_k16_n_fastest(float (&d)[32], const uint32
       : SPILLWAY_D16(0), SPILLWAY_D16(16)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
+__device__ __forceinline__ void wgmma_k16_n_fastest(float (&d)[128], const uint32_t (&a)[4],
+                                                    uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" SPILLWAY_D0_31 ", " SPILLWAY_D32_63
+      ", " SPILLWAY_D64_127 "}, {%128, %129, %130, %131}, %132, p, 1, 1, 1;\n}"
+      : SPILLWAY_D16(0), SPILLWAY_D16(16), SPILLWAY_D16(32), SPILLWAY_D16(48), SPILLWAY_D16(64),
+        SPILLWAY_D16(80), SPILLWAY_D16(96), SPILLWAY_D16(112)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
 
 #undef SPILLWAY_D16
 #undef SPILLWAY_D0_31
 #undef SPILLWAY_D32_63
+#undef SPILLWAY_D64_127
 
 }  // namespace ops::cuda::ptx

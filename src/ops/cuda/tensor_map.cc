@@ -64,4 +64,21 @@ CUtensorMap tensor_map_pages(const void* base, int64_t num_pages, int64_t page_b
   return map;
 }
 
+CUtensorMap tensor_map_kv(const void* base, int64_t num_groups, int head_dim, int page_tokens) {
+  CUtensorMap map{};
+  const auto blocks = static_cast<cuuint32_t>(head_dim / 64);
+  const auto row_bytes = static_cast<cuuint64_t>(head_dim) * 2;
+  const cuuint64_t sizes[4] = {64, 8, blocks, static_cast<cuuint64_t>(num_groups)};
+  const cuuint64_t strides[3] = {row_bytes, 128, 8 * row_bytes};
+  const cuuint32_t box[4] = {64, 8, blocks, static_cast<cuuint32_t>(page_tokens / 8)};
+  const cuuint32_t steps[4] = {1, 1, 1, 1};
+  const CUresult status =
+      encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), sizes, strides,
+                box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CHECK(status == CUDA_SUCCESS, "describing {} groups of tokens of {} channels: error {}",
+        num_groups, head_dim, static_cast<int>(status));
+  return map;
+}
+
 }  // namespace ops::cuda

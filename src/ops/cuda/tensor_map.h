@@ -22,4 +22,9 @@ CUtensorMap tensor_map_bf16(const void* base, int64_t rows, int64_t cols, int64_
 CUtensorMap tensor_map_pages(const void* base, int64_t num_pages, int64_t page_bytes, int32_t rows,
                              int32_t row_bytes, int box_rows);
 
+// KV pages of BF16 as a (group of 8 tokens, head_dim / 64, 8, 64) tensor, the groups of a page's K
+// and then those of its V. A box is P tokens with all their channels, swizzled by 128 bytes: 1,024
+// bytes for each block of 64 channels of a group.
+CUtensorMap tensor_map_kv(const void* base, int64_t num_groups, int head_dim, int page_tokens);
+
 }  // namespace ops::cuda
