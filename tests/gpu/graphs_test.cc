@@ -30,8 +30,9 @@ int64_t answer(const Mode& mode, bool eager, size_t num_requests, std::vector<An
 TEST_P(Graphs, AloneEqualEager) {
   std::vector<Answer> eager, replayed;
   EXPECT_EQ(answer(GetParam(), true, 1, &eager), 0);
-  // The first step warms up.
-  EXPECT_EQ(answer(GetParam(), false, 1, &replayed), kTokens - 2);
+  // The first step of each kind warms up; pages that fill up make a kind where there is work to do.
+  const bool seals = GetParam().budget > 0 || std::string(GetParam().kv_type) != "bf16";
+  EXPECT_EQ(answer(GetParam(), false, 1, &replayed), kTokens - (seals ? 3 : 2));
   EXPECT_EQ(eager, replayed);
   EXPECT_EQ(eager[0].tokens.size(), static_cast<size_t>(kTokens));
 }

@@ -322,7 +322,7 @@ base::Result<void> CudaExecutor::launch(const Pass& pass, int32_t pad_rows,
     graphs_.clear();
     edits_moved_ = samples_.moved();
   }
-  StepGraph& step = graphs_[{pad_rows, pass.selects_max > 0}];
+  StepGraph& step = graphs_[{pad_rows, pass.selects_max > 0, pass.seals_max > 0}];
   if (!std::exchange(step.is_warm, true)) return enqueue(pass);
   if (step.graph.empty()) {
     base::Result<void> enqueued;

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -69,8 +70,8 @@ class CudaExecutor final : public Executor, private TileRunner {
   device::cuda::Stream& stream() { return *stream_; }
 
  private:
-  // The launches of a padded pass: rows, and whether any select.
-  using GraphKey = std::pair<int32_t, bool>;
+  // The launches of a padded pass: rows, whether any select, whether any fill a page.
+  using GraphKey = std::tuple<int32_t, bool, bool>;
   struct StepGraph {
     bool is_warm = false;  // ran once, so that every product has its plan
     device::cuda::Graph graph;

@@ -144,6 +144,7 @@ void StepInputs::add_rows(int32_t segment) {
 }
 
 void StepInputs::add_seals(int32_t segment) {
+  if (!options_.is_sparse() && !options_.page.is_quantised()) return;  // nothing to be done
   const core::Segment& s = pass_.planned[static_cast<size_t>(segment)];
   const int32_t page_tokens = options_.page.page_tokens;
   for (int32_t page = s.token_begin / page_tokens; page < s.token_end / page_tokens; ++page) {
@@ -306,7 +307,7 @@ void StepInputs::pack(int32_t pad_rows) {
     for (size_t i = 0; i < tables_.size(); ++i) tables_[i].open_rows = open + table_open_rows_[i];
   }
   p.rows.tables = put(view(tables_), pad_rows);
-  p.seals_max = std::max(p.num_sealed, pad_rows);
+  p.seals_max = p.num_sealed == 0 ? 0 : std::max(p.num_sealed, pad_rows);
   p.seals = put(view(seals_), pad_rows);
   p.selects_max = selects ? std::max(static_cast<int32_t>(selects_.size()), pad_rows) : 0;
   p.selects = put(view(selects_), p.selects_max);

@@ -61,7 +61,7 @@ struct Pass {
 
   const ops::cuda::SealArgs::Page* seals = nullptr;
   const int32_t* num_seals = nullptr;
-  int32_t seals_max = 0;  // 0: no page fills up
+  int32_t seals_max = 0;  // 0: no page fills up, or nothing is to be done about it
   int32_t num_sealed = 0;
 
   std::span<const DecodeGroup> groups;
