@@ -46,17 +46,6 @@ int64_t part_bytes_max(const TransferOptions& options) {
 
 }  // namespace
 
-bool PlaceRing::try_take(int64_t count, int64_t* place) {
-  CHECK(count <= size_, "{} of a ring of {}", count, size_);
-  int64_t begin = head_;
-  if (count > 0 && begin % size_ + count > size_) begin += size_ - begin % size_;
-  if (begin + count - tail_ > size_ && tail_ != head_) return false;
-  *place = size_ == 0 ? 0 : begin % size_;
-  if (tail_ == head_) tail_ = begin;  // empty: what was skipped is nobody's
-  head_ = begin + count;
-  return true;
-}
-
 Saves::Saves(const device::cuda::GpuInfo& gpu, const TransferOptions& options)
     : gpu_(gpu),
       options_(options),

@@ -6,7 +6,6 @@
 // full, save() waits.
 #pragma once
 
-#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -18,25 +17,11 @@
 #include "base/thread_pool.h"
 #include "device/cuda/runtime.h"
 #include "store/cuda/copy_runs.h"
+#include "store/cuda/place_ring.h"
 #include "store/cuda/transfers.h"
 #include "store/save_tickets.h"
 
 namespace store::cuda {
-
-// Contiguous places in a ring, by rising positions: taken at the head, released in order.
-class PlaceRing {
- public:
-  explicit PlaceRing(int64_t size) : size_(size) {}
-  // Where `count` (at most size()) fit now, skipping the end of the ring where they would wrap;
-  // nothing is taken and false returned while they do not.
-  bool try_take(int64_t count, int64_t* place);
-  int64_t head() const { return head_; }
-  void release_through(int64_t head) { tail_ = std::max(tail_, head); }
-  int64_t size() const { return size_; }
-
- private:
-  int64_t size_ = 0, head_ = 0, tail_ = 0;
-};
 
 class Saves {
  public:
