@@ -29,6 +29,19 @@ using store::cuda::gather_uva_page;
 using store::cuda::GatherArgs;
 using store::cuda::RandomLists;
 
+struct Gather {
+  const char* name;
+  void (*run)(cudaStream_t stream, const GatherArgs& args);
+  int blocks, cluster_blocks;
+  bool own_sms;
+  int64_t bytes_in_flight;
+};
+constexpr Gather kGathers[] = {
+    {"bulk", gather_bulk, 4, 2, true, 128 << 10},  {"bulk", gather_bulk, 4, 2, true, 192 << 10},
+    {"bulk", gather_bulk, 4, 2, false, 192 << 10}, {"bulk", gather_bulk, 8, 2, true, 192 << 10},
+    {"uva", gather_uva, 4, 1, true, 192 << 10},
+};
+
 // GEMMs while pages are gathered beside them, against the same GEMM alone on all SMs.
 class Neighbour {
  public:
@@ -59,34 +72,32 @@ class Neighbour {
         "ratio | gather GB/s |\n|---|---|---|---|---|---|---|---|\n",
         kN, kK);
     for (const int64_t rows : {1, 8, 16, 32, 64, 2048, 8192}) {
-      if (world_.gpu.is_hopper()) {
-        row(rows, "bulk", gather_bulk, 4, 1);
-        row(rows, "bulk pairs", gather_bulk, 4, 2);
-        row(rows, "bulk", gather_bulk, 8, 2);
+      for (const Gather& gather : kGathers) {
+        if (gather.run != gather_bulk || world_.gpu.is_hopper()) row(rows, gather);
       }
-      row(rows, "uva", gather_uva, 16, 1);
     }
-    for (const int64_t rows : {16, 2048}) row(rows, "page", gather_uva_page, 0, 1);
+    for (const int64_t rows : {16, 2048}) row(rows, {"uva-page", gather_uva_page, 0, 1, false, 0});
   }
 
  private:
-  static constexpr int64_t kN = 14336, kK = 4096;
-  static constexpr int kGathers = 24;
+  static constexpr int64_t kN = 28672, kK = 4096;  // gate and up of an 8B model
+  static constexpr int kLaunches = 16;             // of a gather, 1.3 ms each
 
-  void row(int64_t rows, const char* name, void (*gather)(cudaStream_t, const GatherArgs&),
-           int blocks, int cluster) {
-    const int all = world_.gpu.num_sms, left = all - blocks;
+  void row(int64_t rows, const Gather& gather) {
+    const int all = world_.gpu.num_sms, left = all - gather.blocks;
     ops::cuda::Linear& full = linear(all);
     ops::cuda::Linear& partial = linear(left);
     std::vector<double> alone_all, alone_left, beside_all, beside_left, rates;
     for (int repeat = 0; repeat <= world_.repeats; ++repeat) {
       GatherArgs args = lists_.draw(16 << 10);
-      args.num_blocks = blocks;
-      args.cluster_blocks = cluster;
+      args.num_blocks = gather.blocks;
+      args.cluster_blocks = gather.cluster_blocks;
+      args.own_sms = gather.own_sms;
+      args.bytes_in_flight = gather.bytes_in_flight;
       const double a = gemm_us(rows, full, all, nullptr, args, nullptr);
       const double b = gemm_us(rows, partial, left, nullptr, args, nullptr);
-      const double c = gemm_us(rows, full, all, gather, args, nullptr);
-      const double d = gemm_us(rows, partial, left, gather, args, &rates);
+      const double c = gemm_us(rows, full, all, gather.run, args, nullptr);
+      const double d = gemm_us(rows, partial, left, gather.run, args, &rates);
       if (repeat == 0) {
         rates.clear();
         continue;
@@ -96,10 +107,12 @@ class Neighbour {
       beside_all.push_back(c);
       beside_left.push_back(d);
     }
-    fmt::print("| {} | {} x {} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.3f} | {:.1f} |\n", rows,
-               name, blocks, bench_median(alone_all), bench_median(alone_left),
-               bench_median(beside_all), bench_median(beside_left),
-               bench_median(beside_left) / bench_median(alone_all), bench_median(rates));
+    fmt::print(
+        "| {} | {} x {}{}{}, {} KB | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.3f} | {:.1f} |\n", rows,
+        gather.name, gather.blocks, gather.cluster_blocks > 1 ? ", pairs" : "",
+        gather.own_sms ? ", own SMs" : "", gather.bytes_in_flight >> 10, bench_median(alone_all),
+        bench_median(alone_left), bench_median(beside_all), bench_median(beside_left),
+        bench_median(beside_left) / bench_median(alone_all), bench_median(rates));
     std::fflush(stdout);
   }
 
@@ -127,11 +140,11 @@ class Neighbour {
     const double guess_us = std::max(35.0, 2.0 * static_cast<double>(rows * kN * kK) / 600e6);
     const int count = std::clamp(static_cast<int>(6000 / guess_us), 3, 150);
     if (gather != nullptr) {
-      for (int i = 0; i < kGathers; ++i) {
+      for (int i = 0; i < kLaunches; ++i) {
         world_.other.record(gathers_[i]);
         gather(world_.other.handle(), args);
       }
-      world_.other.record(gathers_[kGathers]);
+      world_.other.record(gathers_[kLaunches]);
       // Begun for sure when the first has ended.
       world_.stream.wait(gathers_[1]);
     }
@@ -139,7 +152,7 @@ class Neighbour {
     for (int i = 0; i < count; ++i) issue(rows, linear, sms, i);
     world_.stream.record(events_[1]);
     events_[1].synchronize().value();
-    const bool covered = gather == nullptr || !gathers_[kGathers].is_done();
+    const bool covered = gather == nullptr || !gathers_[kLaunches].is_done();
     world_.other.synchronize().value();
     if (!covered) fmt::print("(the gathers ended before the GEMMs) ");
     if (rates != nullptr) {
@@ -171,7 +184,7 @@ class Neighbour {
   RandomLists lists_;
   Buffer weights_, x_, y_, workspace_;
   std::vector<std::pair<int, std::unique_ptr<ops::cuda::Linear>>> linears_;
-  Event events_[2], gathers_[kGathers + 1];
+  Event events_[2], gathers_[kLaunches + 1];
 };
 
 }  // namespace

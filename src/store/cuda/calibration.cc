@@ -70,7 +70,9 @@ struct Pools {
             .num_misses = list + 2 * num_pages,
             .num_places = 1,
             .list_stride = batch,
-            .num_blocks = num_blocks};
+            .num_blocks = num_blocks,
+            .cluster_blocks = 2,
+            .own_sms = true};
   }
 
   // Groups of kRunPages at the places of a permutation.
@@ -119,10 +121,8 @@ base::Result<void> choose_load(const device::cuda::GpuInfo& gpu, const Pools& po
   std::vector<LoadTrial> trials = {
       {LoadMethod::kUva, 4}, {LoadMethod::kUva, 8}, {LoadMethod::kUva, 16}};
   if (gpu.is_hopper()) {
-    trials.insert(trials.begin(), {{LoadMethod::kBulk, 2},
-                                   {LoadMethod::kBulk, 4},
-                                   {LoadMethod::kBulk, 6},
-                                   {LoadMethod::kBulk, 8}});
+    trials.insert(trials.begin(),
+                  {{LoadMethod::kBulk, 2}, {LoadMethod::kBulk, 4}, {LoadMethod::kBulk, 8}});
   }
   double best = 0.0;
   for (LoadTrial& trial : trials) {

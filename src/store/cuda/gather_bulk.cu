@@ -1,6 +1,6 @@
 // Pages from pinned host memory through shared memory by the copy engines of a few SMs
-// (docs/ops/gather.md). One warp a block does all: it starts loads of pieces until the block's
-// share of the bytes in flight is out, and sends each piece on to its frame as it arrives.
+// (docs/ops/gather.md). Each warp has a share of the pieces and a few slots: as a piece arrives,
+// the next load starts in the slot that was stored last, and then the piece goes on to its frame.
 #include "device/cuda/status.h"
 #include "store/cuda/bulk_copy.cuh"
 #include "store/cuda/gather_plan.h"
@@ -9,77 +9,93 @@
 namespace store::cuda {
 namespace {
 
-constexpr int kThreads = 128;     // for the prefix; then one warp stays
-constexpr int kSlotsMax = 36;     // of 4 KB: a single block's 128 KB, and kStoreLag
-constexpr int kStoreLag = 2;      // stores whose slots may still be read while loads go on
+constexpr int kSlotsMax = 48;     // of a block
 constexpr int kPlacesMax = 8192;  // of a launch: 32 KB of prefix
+constexpr int kSharedMax = 208 << 10;
 
-struct Pieces {
-  int32_t bytes = 0;     // of a piece but the last of a page
-  int32_t per_page = 0;  // pieces
-  int32_t in_flight = 0;
-  int32_t slots = 0;  // in_flight + kStoreLag
+// A warp's walk over its share of the pieces of all pages.
+struct Walk {
+  int64_t begin = 0;
+  int32_t count = 0, page = 0, piece = 0, page_end = 0;
+
+  __device__ Walk(int64_t total, int64_t worker, int64_t workers, int32_t per_page) {
+    begin = total * worker / workers;
+    count = static_cast<int32_t>(total * (worker + 1) / workers - begin);
+    page = static_cast<int32_t>(begin / per_page);
+    piece = static_cast<int32_t>(begin % per_page);
+    page_end = static_cast<int32_t>((begin + count + per_page - 1) / per_page);
+  }
 };
 
-__global__ void __launch_bounds__(kThreads) gather_bulk_kernel(GatherArgs args, Pieces pieces) {
+struct Piece {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  int32_t bytes = 0;
+};
+
+__global__ void __launch_bounds__(kGatherWarpsMax * 32, 1)
+    gather_bulk_kernel(GatherArgs args, PiecePlan plan) {
 #if __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(128) std::byte slots[];
+  extern __shared__ __align__(128) std::byte shared[];
   __shared__ uint64_t arrived[kSlotsMax];
-  __shared__ std::byte* targets[kSlotsMax];
-  __shared__ int32_t sums[kThreads / 32];
-  auto* prefix = reinterpret_cast<int32_t*>(slots + pieces.slots * pieces.bytes);
+  __shared__ Piece on_way[kSlotsMax];
+  __shared__ int32_t sums[kGatherWarpsMax];
+  const int32_t slots = plan.in_flight + 1;  // of a warp: one is being stored
+  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32;
+  auto* prefix = reinterpret_cast<int32_t*>(shared + plan.warps * slots * plan.bytes);
 
-  if (threadIdx.x < static_cast<unsigned>(pieces.slots)) init_barrier(&arrived[threadIdx.x]);
+  if (threadIdx.x < static_cast<unsigned>(plan.warps * slots)) init_barrier(&arrived[threadIdx.x]);
   fence_barriers();
-  const int64_t total = int64_t{sum_misses(args, prefix, sums)} * pieces.per_page;
-  if (threadIdx.x >= 32) return;
+  const int64_t total = int64_t{sum_misses(args, prefix, sums)} * plan.per_page;
+  Walk walk(total, int64_t{blockIdx.x} * plan.warps + warp, int64_t{gridDim.x} * plan.warps,
+            plan.per_page);
+  if (walk.count == 0) return;
+  PageFeed feed(args, prefix, walk.page, walk.page_end);
+  const bool leads = threadIdx.x % 32 == 0;
 
-  const int64_t begin = total * blockIdx.x / gridDim.x;
-  const auto count = static_cast<int32_t>(total * (blockIdx.x + 1) / gridDim.x - begin);
-  if (count == 0) return;
-  auto page = static_cast<int32_t>(begin / pieces.per_page);
-  auto piece = static_cast<int32_t>(begin % pieces.per_page);
-  const auto last_page = static_cast<int32_t>((begin + count - 1) / pieces.per_page);
-  PageFeed feed(args, prefix, page, last_page + 1);
-  const bool leads = threadIdx.x == 0;
-  const auto bytes_of = [&](int32_t index) {
-    return min(pieces.bytes, static_cast<int32_t>(args.page_bytes) - index * pieces.bytes);
+  const auto next_piece = [&] {
+    const PagePair pair = feed.at(walk.page);
+    const int64_t offset = int64_t{walk.piece} * plan.bytes;
+    const Piece piece{args.homes + pair.home * args.page_bytes + offset,
+                      args.frames + pair.frame * args.page_bytes + offset,
+                      min(plan.bytes, static_cast<int32_t>(args.page_bytes - offset))};
+    if (++walk.piece == plan.per_page) {
+      walk.piece = 0;
+      ++walk.page;
+    }
+    return piece;
+  };
+  const int32_t first_slot = warp * slots;
+  const auto load = [&](int32_t slot, const Piece& piece) {
+    if (!leads) return;
+    on_way[first_slot + slot] = piece;
+    start_load(shared + (first_slot + slot) * plan.bytes, piece.from, piece.bytes,
+               &arrived[first_slot + slot]);
   };
 
-  int32_t load_slot = 0;
-  const auto load_next = [&] {
-    const PagePair pair = feed.at(page);
-    if (leads) {
-      const int64_t offset = int64_t{piece} * pieces.bytes;
-      targets[load_slot] = args.frames + pair.frame * args.page_bytes + offset;
-      start_load(slots + load_slot * pieces.bytes,
-                 args.homes + pair.home * args.page_bytes + offset, bytes_of(piece),
-                 &arrived[load_slot]);
-    }
-    if (++load_slot == pieces.slots) load_slot = 0;
-    if (++piece == pieces.per_page) {
-      piece = 0;
-      ++page;
-    }
-  };
-
-  auto store_piece = static_cast<int32_t>(begin % pieces.per_page);
-  for (int32_t i = 0; i < min(count, pieces.in_flight); ++i) load_next();
-  int32_t slot = 0;
+  int32_t loaded = 0;
+  for (; loaded < min(walk.count, plan.in_flight); ++loaded) load(loaded, next_piece());
+  int32_t slot = 0, load_slot = plan.in_flight;
   uint32_t parity = 0;
-  for (int32_t i = 0; i < count; ++i) {
-    wait_barrier(&arrived[slot], parity);
-    if (leads) {
-      start_store(targets[slot], slots + slot * pieces.bytes, bytes_of(store_piece));
-      // The next load's slot was last read by the store kStoreLag before this one.
-      wait_stores_read<kStoreLag>();
+  for (int32_t stored = 0; stored < walk.count; ++stored) {
+    // Looked up before the wait, so that the answer is followed by the next question at once.
+    const bool has_next = loaded < walk.count;
+    const Piece next = has_next ? next_piece() : Piece{};
+    wait_barrier(&arrived[first_slot + slot], parity);
+    if (leads) wait_stores_read<0>();  // of the store before this one: its slot is the next load's
+    if (has_next) {
+      load(load_slot, next);
+      ++loaded;
+      if (++load_slot == slots) load_slot = 0;
     }
-    if (++store_piece == pieces.per_page) store_piece = 0;
-    if (++slot == pieces.slots) {
+    if (leads) {
+      const Piece& piece = on_way[first_slot + slot];
+      start_store(piece.to, shared + (first_slot + slot) * plan.bytes, piece.bytes);
+    }
+    if (++slot == slots) {
       slot = 0;
       parity ^= 1;
     }
-    if (i + pieces.in_flight < count) load_next();
   }
   if (leads) wait_stores_done();
 #else
@@ -87,22 +103,20 @@ __global__ void __launch_bounds__(kThreads) gather_bulk_kernel(GatherArgs args, 
 #endif
 }
 
-Pieces plan_pieces(int64_t page_bytes, int num_blocks) {
-  const PiecePlan plan = plan_gather_pieces(page_bytes, num_blocks);
-  return {plan.bytes, plan.per_page, plan.in_flight, plan.in_flight + kStoreLag};
-}
-
 }  // namespace
 
 void gather_bulk(cudaStream_t stream, const GatherArgs& args) {
   if (args.num_places == 0 || args.list_stride == 0) return;
   const int num_blocks = args.num_blocks > 0 ? args.num_blocks : kGatherBlocks;
-  const Pieces pieces = plan_pieces(args.page_bytes, num_blocks);
-  CHECK(pieces.slots <= kSlotsMax && args.num_places <= kPlacesMax, "{} slots, {} places",
-        pieces.slots, args.num_places);
-  const int shared_bytes = pieces.slots * pieces.bytes + (args.num_places + 1) * 4;
+  const PiecePlan plan =
+      plan_gather_pieces(args.page_bytes, num_blocks, gather_bytes_in_flight(args));
+  const int slots = plan.warps * (plan.in_flight + 1);
+  int shared_bytes = slots * plan.bytes + (args.num_places + 1) * 4;
+  CHECK(slots <= kSlotsMax && args.num_places <= kPlacesMax && shared_bytes <= kSharedMax,
+        "{} slots of {} bytes, {} places", slots, plan.bytes, args.num_places);
+  if (args.own_sms) shared_bytes = kSharedMax;
   static const cudaError_t allowed = cudaFuncSetAttribute(
-      gather_bulk_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 190 << 10);
+      gather_bulk_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax);
   CHECK(allowed == cudaSuccess, "gather_bulk: {}", cudaGetErrorString(allowed));
 
   cudaLaunchAttribute cluster{};
@@ -111,12 +125,12 @@ void gather_bulk(cudaStream_t stream, const GatherArgs& args) {
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(num_blocks));
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(static_cast<unsigned>(32 * plan.warps));
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = args.cluster_blocks > 1 ? 1 : 0;
-  cudaLaunchKernelEx(&config, gather_bulk_kernel, args, pieces);
+  cudaLaunchKernelEx(&config, gather_bulk_kernel, args, plan);
   device::cuda::check_launch("gather_bulk");
 }
 

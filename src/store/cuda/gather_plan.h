@@ -2,37 +2,50 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
+
+#include "store/cuda/transfers.h"
 
 namespace store::cuda {
 
-// PCIe 5 x16 moves 55 GB/s and answers within 2.3 us: what is on its way at full speed. More in
-// flight gains nothing and delays the neighbours' reads of memory (docs/ops/gather.md).
-constexpr int64_t kGatherBytesInFlight = 128 << 10;
+// PCIe 5 x16 moves 55 GB/s and answers within 2.3 us on an idle GPU: 128 KB on their way. Beside
+// kernels at the speed of HBM answers take half as long again, so 192 KB hold 50 GB/s there too;
+// more gains nothing and delays the neighbours' reads of memory (docs/ops/gather.md).
+constexpr int64_t kGatherBytesInFlight = 192 << 10;
 constexpr int kGatherBlocks = 4;      // of gather_bulk()
 constexpr int kGatherBlocksUva = 16;  // of gather_uva()
 
+inline int64_t gather_bytes_in_flight(const GatherArgs& args) {
+  return args.bytes_in_flight > 0 ? args.bytes_in_flight : kGatherBytesInFlight;
+}
+
+constexpr int kGatherWarpsMax = 16;  // of a block of gather_bulk()
+constexpr int kPiecesInFlightMax =
+    28;  // of a block: more than an SM's copy engine keeps on the way
+
 struct PiecePlan {
-  int32_t bytes = 0;     // of a piece, a multiple of 16; the last of a page may be shorter
-  int32_t per_page = 0;  // pieces
-  int32_t in_flight = 0;
+  int32_t bytes = 0;      // of a piece, a multiple of 16; the last of a page may be shorter
+  int32_t per_page = 0;   // pieces
+  int32_t warps = 0;      // of a block
+  int32_t in_flight = 0;  // pieces of a warp
 };
 
 // REQUIRES: page_bytes a positive multiple of 16, num_blocks > 0.
-inline PiecePlan plan_gather_pieces(int64_t page_bytes, int num_blocks) {
-  const int64_t share = kGatherBytesInFlight / num_blocks;
-  // Eight of a block, so that one arrives while seven are on their way; a copy command is not worth
-  // less than 512 bytes, and above 4 KB nothing is gained.
-  const int64_t most = std::clamp<int64_t>(share / 8 / 16 * 16, 512, 4096);
-  const int64_t units = page_bytes / 16;
-  const int64_t pieces = (page_bytes + most - 1) / most;
-  const int64_t units_each = (units + pieces - 1) / pieces;
+inline PiecePlan plan_gather_pieces(int64_t page_bytes, int num_blocks, int64_t bytes_in_flight) {
+  const int64_t share = bytes_in_flight / num_blocks;
+  // A power of two, so that pieces begin on the link's own packets: pieces of 2,736 bytes reach
+  // half the speed. A copy command is not worth less than 512 bytes, and above 4 KB nothing is
+  // gained.
+  const auto piece = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(share / 8)));
   PiecePlan plan;
-  plan.bytes = static_cast<int32_t>(units_each * 16);
-  plan.per_page = static_cast<int32_t>((units + units_each - 1) / units_each);
-  // Rounded, or blocks of a size that divides badly would keep the link waiting; 2 at least.
-  plan.in_flight =
-      static_cast<int32_t>(std::clamp<int64_t>((share + plan.bytes / 2) / plan.bytes, 2, 32));
+  plan.bytes = static_cast<int32_t>(std::min(std::clamp<int64_t>(piece, 512, 4096), page_bytes));
+  plan.per_page = static_cast<int32_t>((page_bytes + plan.bytes - 1) / plan.bytes);
+  // Answers come back out of order, and a warp that waits for its oldest piece lets the room of the
+  // others lie idle: as many warps as there are pieces, where a block may have so many.
+  const int64_t all = std::clamp<int64_t>(share / plan.bytes, 1, kPiecesInFlightMax);
+  plan.in_flight = static_cast<int32_t>((all + kGatherWarpsMax - 1) / kGatherWarpsMax);
+  plan.warps = static_cast<int32_t>((all + plan.in_flight - 1) / plan.in_flight);
   return plan;
 }
 

@@ -70,13 +70,25 @@ __global__ void __launch_bounds__(kPageThreads) gather_uva_page_kernel(GatherArg
   }
 }
 
+// Shared memory that leaves no other block room on the SM.
+constexpr int kOwnSmBytes = 160 << 10;
+
+bool allow_own_sms(void (*kernel)(GatherArgs)) {
+  const bool allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            kOwnSmBytes) == cudaSuccess;
+  if (!allowed) cudaGetLastError();  // a smaller GPU: the SM is shared
+  return allowed;
+}
+
 template <int kLoads>
 void launch_uva(cudaStream_t stream, const GatherArgs& args, int num_blocks, int64_t share) {
   const int64_t warps = std::clamp<int64_t>(share / (512 * kLoads), 1, kThreadsMax / 32);
   const size_t prefix_bytes = static_cast<size_t>(args.num_places + 1) * 4;
   CHECK(prefix_bytes <= (48 << 10) - 256, "{} places", args.num_places);
+  size_t shared_bytes = prefix_bytes;
+  if (args.own_sms && allow_own_sms(gather_uva_kernel<kLoads>)) shared_bytes = kOwnSmBytes;
   gather_uva_kernel<kLoads><<<static_cast<unsigned>(num_blocks), static_cast<unsigned>(32 * warps),
-                              prefix_bytes, stream>>>(args);
+                              shared_bytes, stream>>>(args);
 }
 
 }  // namespace
@@ -84,7 +96,7 @@ void launch_uva(cudaStream_t stream, const GatherArgs& args, int num_blocks, int
 void gather_uva(cudaStream_t stream, const GatherArgs& args) {
   if (args.num_places == 0 || args.list_stride == 0) return;
   const int num_blocks = args.num_blocks > 0 ? args.num_blocks : kGatherBlocksUva;
-  const int64_t share = kGatherBytesInFlight / num_blocks;
+  const int64_t share = gather_bytes_in_flight(args) / num_blocks;
   if (share > 4 * 512 * (kThreadsMax / 32)) {
     launch_uva<8>(stream, args, num_blocks, share);
   } else if (share >= 4 * 512) {

@@ -57,15 +57,35 @@ void print_table(const char* what, const std::vector<Row>& rows) {
   std::fflush(stdout);
 }
 
-Row gather_row(BenchWorld& world, const char* name, void (*run)(cudaStream_t, const GatherArgs&),
-               int blocks, int cluster) {
-  return {fmt::format("{} {} block{}{}", name, blocks, blocks == 1 ? "" : "s",
-                      cluster > 1 ? ", clusters of 2" : ""),
-          [&world, run, blocks, cluster](const GatherArgs& drawn) {
+struct GatherRow {
+  const char* name;
+  void (*run)(cudaStream_t stream, const GatherArgs& args);
+  int blocks, cluster_blocks;
+  int64_t bytes_in_flight;
+};
+constexpr GatherRow kGathers[] = {
+    {"uva", gather_uva, 1, 1, 192 << 10},    {"uva", gather_uva, 2, 1, 192 << 10},
+    {"uva", gather_uva, 4, 1, 128 << 10},    {"uva", gather_uva, 4, 1, 192 << 10},
+    {"uva", gather_uva, 8, 1, 192 << 10},    {"uva", gather_uva, 16, 1, 192 << 10},
+    {"uva", gather_uva, 132, 1, 192 << 10},  {"bulk", gather_bulk, 1, 1, 192 << 10},
+    {"bulk", gather_bulk, 2, 2, 192 << 10},  {"bulk", gather_bulk, 4, 2, 96 << 10},
+    {"bulk", gather_bulk, 4, 2, 128 << 10},  {"bulk", gather_bulk, 4, 2, 160 << 10},
+    {"bulk", gather_bulk, 4, 1, 192 << 10},  {"bulk", gather_bulk, 4, 2, 192 << 10},
+    {"bulk", gather_bulk, 4, 2, 256 << 10},  {"bulk", gather_bulk, 6, 2, 192 << 10},
+    {"bulk", gather_bulk, 8, 2, 128 << 10},  {"bulk", gather_bulk, 8, 2, 192 << 10},
+    {"bulk", gather_bulk, 16, 2, 192 << 10}, {"bulk", gather_bulk, 132, 1, 192 << 10},
+};
+
+Row gather_row(BenchWorld& world, const GatherRow& gather) {
+  return {fmt::format("{} {} block{}{}, {} KB in flight", gather.name, gather.blocks,
+                      gather.blocks == 1 ? "" : "s", gather.cluster_blocks > 1 ? " in pairs" : "",
+                      gather.bytes_in_flight >> 10),
+          [&world, gather](const GatherArgs& drawn) {
             GatherArgs args = drawn;
-            args.num_blocks = blocks;
-            args.cluster_blocks = cluster;
-            run(world.stream.handle(), args);
+            args.num_blocks = gather.blocks;
+            args.cluster_blocks = gather.cluster_blocks;
+            args.bytes_in_flight = gather.bytes_in_flight;
+            gather.run(world.stream.handle(), args);
           },
           {}};
 }
@@ -99,13 +119,9 @@ void bench_load(BenchWorld& world) {
   rows.push_back({"uva, one block a page",
                   [&](const GatherArgs& args) { gather_uva_page(world.stream.handle(), args); },
                   {}});
-  for (const int blocks : {1, 2, 4, 8, 16, 132})
-    rows.push_back(gather_row(world, "uva", gather_uva, blocks, 1));
-  if (world.gpu.is_hopper()) {
-    for (const int blocks : {1, 2, 4, 8, 16, 132})
-      rows.push_back(gather_row(world, "bulk", gather_bulk, blocks, 1));
-    for (const int blocks : {2, 4, 8})
-      rows.push_back(gather_row(world, "bulk", gather_bulk, blocks, 2));
+  for (const GatherRow& gather : kGathers) {
+    if (gather.run == gather_uva || world.gpu.is_hopper())
+      rows.push_back(gather_row(world, gather));
   }
   const Event begin = Event::create(true).value(), end = Event::create(true).value();
   for (int repeat = 0; repeat <= world.repeats; ++repeat) {

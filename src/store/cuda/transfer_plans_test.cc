@@ -125,19 +125,21 @@ TEST(GatherPlan, PiecesCoverThePageAndKeepTheBytesInFlight) {
   for (int64_t page_bytes = 16; page_bytes <= 80 << 10;
        page_bytes += page_bytes < 9000 ? 16 : 1808) {
     for (const int blocks : {1, 2, 3, 4, 6, 8, 16, 64, 132}) {
-      const PiecePlan plan = plan_gather_pieces(page_bytes, blocks);
+      const PiecePlan plan = plan_gather_pieces(page_bytes, blocks, kGatherBytesInFlight);
       ASSERT_EQ(plan.bytes % 16, 0);
       ASSERT_LE(plan.bytes, 4096);
       ASSERT_GE(int64_t{plan.per_page} * plan.bytes, page_bytes);
       ASSERT_LT(int64_t{plan.per_page - 1} * plan.bytes, page_bytes);
-      ASSERT_GE(plan.in_flight, 2);
-      ASSERT_LE(plan.in_flight, 32);
+      ASSERT_GE(plan.in_flight, 1);
+      ASSERT_GE(plan.warps, 1);
+      ASSERT_LE(plan.warps * plan.in_flight, 32);
+      ASSERT_LE(plan.warps * (plan.in_flight + 1) * plan.bytes, 168 << 10);
     }
   }
   for (const int64_t page_bytes : {4096, 8192, 16384, 32768, 65536}) {
-    for (const int blocks : {1, 2, 4, 8, 16}) {
-      const PiecePlan plan = plan_gather_pieces(page_bytes, blocks);
-      EXPECT_EQ(int64_t{plan.in_flight} * plan.bytes * blocks, kGatherBytesInFlight);
+    for (const int blocks : {2, 4, 8, 16}) {
+      const PiecePlan plan = plan_gather_pieces(page_bytes, blocks, kGatherBytesInFlight);
+      EXPECT_EQ(int64_t{plan.warps} * plan.in_flight * plan.bytes * blocks, kGatherBytesInFlight);
     }
   }
 }

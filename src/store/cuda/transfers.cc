@@ -101,7 +101,11 @@ class TransfersImpl : public Transfers {
 
   base::Result<void> gather(device::cuda::Stream& stream, const GatherArgs& given) override {
     GatherArgs args = given;
-    if (args.num_blocks == 0) args.num_blocks = chosen_.gather_blocks;
+    if (args.num_blocks == 0) {
+      args.num_blocks = chosen_.gather_blocks;
+      args.cluster_blocks = chosen_.gather_blocks % 2 == 0 ? 2 : 1;
+      args.own_sms = true;
+    }
     if (args.num_places == 0 || args.list_stride == 0) return {};
     switch (chosen_.load) {
       case LoadMethod::kBulk:
