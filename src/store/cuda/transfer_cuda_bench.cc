@@ -1,6 +1,6 @@
 // What each way of moving pages reaches on a GPU's link (SparseServe's Figures 4 and 14).
 //
-//   transfer_cuda_bench [--pool GIB] [--repeats N] [--only load|save]
+//   transfer_cuda_bench [--pool GIB] [--repeats N] [--only load|few|save]
 //
 // Pages of 4 to 64 KB at random places of a pinned pool; 64 MiB of them a run. Load: GB/s on the
 // GPU's clock, lists already there except for memcpy, batched and staged, which the host issues.
@@ -141,6 +141,45 @@ void bench_load(BenchWorld& world) {
   print_table("load (Figure 14, left)", rows);
 }
 
+// Microseconds of a gather of few pages, launches back to back in a graph.
+void bench_few(BenchWorld& world) {
+  constexpr int kLaunches = 50;
+  constexpr int32_t kCounts[] = {0, 1, 8, 32, 128, 512};
+  RandomLists lists(world);
+  const Event begin = Event::create(true).value(), end = Event::create(true).value();
+  device::cuda::PinnedBuffer counts = device::cuda::PinnedBuffer::allocate(4, "a count").value();
+  device::cuda::Buffer count = device::cuda::Buffer::allocate(4, "a count").value();
+  fmt::print("\nfew pages of 16 KB in one list, us of a gather (of the link alone)\n| method |");
+  for (const int32_t pages : kCounts) fmt::print(" {} |", pages);
+  fmt::print("\n|---|---|---|---|---|---|---|\n");
+  for (const GatherRow& gather : kGathers) {
+    if (gather.bytes_in_flight != 192 << 10 || gather.blocks < 4 || gather.blocks > 16) continue;
+    if (gather.run == gather_bulk && !world.gpu.is_hopper()) continue;
+    fmt::print("| {} {}, {} |", gather.name, gather.blocks, gather.cluster_blocks);
+    for (const int32_t pages : kCounts) {
+      GatherArgs args = lists.draw(16 << 10);
+      args.num_places = 1;
+      args.list_stride = 4096;
+      args.num_misses = count.as<int32_t>();
+      args.num_blocks = gather.blocks;
+      args.cluster_blocks = gather.cluster_blocks;
+      args.own_sms = true;
+      *counts.as<int32_t>() = pages;
+      world.stream.copy(count.data(), counts.data(), 4);
+      auto graph = device::cuda::Graph::capture(world.stream, [&] {
+        for (int i = 0; i < kLaunches; ++i) gather.run(world.stream.handle(), args);
+      });
+      graph.value().launch(world.stream);
+      world.stream.record(begin);
+      graph.value().launch(world.stream);
+      world.stream.record(end);
+      world.stream.synchronize().value();
+      fmt::print(" {:.1f} ({:.1f}) |", end.us_since(begin) / kLaunches, pages * 16384 / 50.5e3);
+    }
+    fmt::print("\n");
+  }
+}
+
 void bench_save(BenchWorld& world) {
   RandomLists lists(world);
   const Event ready = Event::create().value();
@@ -215,6 +254,7 @@ int run(int argc, char** argv) {
   if (!world.create(argc, argv)) return 1;
   const std::string only = bench_flag(argc, argv, "--only");
   if (only.empty() || only == "load") bench_load(world);
+  if (only.empty() || only == "few") bench_few(world);
   if (only.empty() || only == "save") bench_save(world);
   const Clock::time_point end = Clock::now();
   world.pool.reset();
