@@ -25,6 +25,9 @@
 namespace apps {
 namespace {
 
+// Rows of a step unless an option says: a GPU needs thousands of them to be busy.
+constexpr int32_t kRowsOnCpu = 1024, kRowsOnGpu = 8192;
+
 base::Result<device::Isa> choose_isa(const std::string& name) {
   if (name == "auto") return device::detect_isa();
   return device::parse_isa(name);
@@ -130,7 +133,7 @@ base::Result<engine::EngineOptions> engine_options(const ServingOptions& options
   e.deterministic = options.deterministic;
   if (house.tokenizer != nullptr) e.eog_tokens = house.tokenizer->data().eog;
   e.max_num_batched_tokens = options.max_num_batched_tokens;
-  e.max_num_seqs = std::min(options.max_num_seqs, options.max_num_batched_tokens);
+  e.max_num_seqs = options.max_num_seqs;
   e.inbox_capacity = options.max_num_queued_reqs;
   RETURN_IF_ERROR(choose_kv_options(options, house, &e));
   if (!e.prefix_cache && !e.tiers.disk_path.empty()) {
@@ -299,6 +302,10 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
   const core::ModelConfig& c = house->files->config;
   ASSIGN_OR_RETURN(engine::EngineOptions e, engine_options(options, *house));
   RETURN_IF_ERROR(choose_device(options, e, tap, house));
+  if (e.max_num_batched_tokens == 0) {
+    e.max_num_batched_tokens = house->gpu != nullptr ? kRowsOnGpu : kRowsOnCpu;
+  }
+  e.max_num_seqs = std::min(e.max_num_seqs, e.max_num_batched_tokens);
   ASSIGN_OR_RETURN(
       house->sizes,
       engine::resolve(e, c,

@@ -89,8 +89,8 @@ void add_engine_options(CLI::App& command, ServingOptions* o) {
       ->group(kPerformance);
   command
       .add_option("--max-num-batched-tokens", o->max_num_batched_tokens,
-                  "tokens computed in one step")
-      ->check(CLI::Range(1, 1 << 16))
+                  "tokens computed in one step; 0: 1024, on a GPU 8192")
+      ->check(CLI::Range(0, 1 << 16))
       ->capture_default_str()
       ->group(kPerformance);
   command

@@ -34,7 +34,7 @@ struct ServingOptions {
   std::string
       device_memory;  // KV pages and workspace; "" = half of what is available after the weights
   int32_t max_num_seqs = 64;
-  int32_t max_num_batched_tokens = 1024;
+  int32_t max_num_batched_tokens = 0;  // 0 = 1024, on a GPU 8192
   int32_t max_num_queued_reqs = 1024;
 };
 
