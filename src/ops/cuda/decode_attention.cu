@@ -135,7 +135,7 @@ void add_tensor_maps(DecodeLaunch& launch) {
   const KvPool& pool = launch.args.kv.pool;
   const auto map = [&](const std::byte* base, int64_t pages) {
     return tensor_map_pages(
-        base, pages, pool.page_bytes, 2 * pool.page.page_tokens,
+        base, pages, pool.page_bytes, pool.page.page_tokens,
         static_cast<int32_t>(core::row_bytes(pool.page.type, pool.page.head_dim)), kUnitKeys);
   };
   launch.has_tensor_maps = true;

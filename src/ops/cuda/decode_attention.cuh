@@ -90,6 +90,10 @@ struct DecodeBlock {
   __device__ uint32_t& visible(int warp, int stage) const {
     return reinterpret_cast<uint32_t*>(shared + at.visible)[warp * launch.stages + stage];
   }
+  template <core::DType kType, int kD>
+  __device__ uint32_t stage(int warp, int stage) const {
+    return ptx::shared_address(shared + (warp * launch.stages + stage) * unit_bytes<kType, kD>());
+  }
   __device__ uint32_t barrier(int i) const {
     return ptx::shared_address(shared + at.barriers) + 8 * i;
   }
@@ -120,7 +124,7 @@ struct DecodeBlock {
     }
     for (int warp = 0; warp < kDecodeWarps; ++warp) {
       for (int stage = 0; stage < launch.stages; ++stage) {
-        ptx::mbarrier_init(unit_full(warp, stage), 33);
+        ptx::mbarrier_init(unit_full(warp, stage), 1);
         ptx::mbarrier_init(unit_free(warp, stage), 1);
       }
     }
@@ -257,49 +261,93 @@ __device__ inline void leave_queue(const DecodeBlock& block) {
   if (atomicAdd(queue + 1, 1) == static_cast<int32_t>(gridDim.x) - 1) queue[0] = queue[1] = 0;
 }
 
-// Starts the copy of one unit to the stage of `warp`.
+// Where a unit is.
+struct UnitPlace {
+  int32_t rank, token, key;  // page of the list, token of the page, key
+};
+template <core::DType kType>
+__device__ __forceinline__ UnitPlace place_of(const DecodeLaunch& launch,
+                                              const ItemCursor<kType>& cursor, int32_t unit) {
+  const int32_t rank = unit >> launch.unit_shift;
+  const int32_t token = (unit & ((1 << launch.unit_shift) - 1)) * kUnitKeys;
+  return {rank, token, cursor.walk.page(rank) * launch.args.kv.pool.page.page_tokens + token};
+}
+
+// Starts the copies of a round: a unit for each attending warp, each by one lane, if the copy
+// engine can bring them all. False: it cannot.
 template <core::DType kType, int kD>
-__device__ __forceinline__ void copy_next(const DecodeBlock& block, const ItemCursor<kType>& cursor,
-                                          int32_t unit, int warp, int stage) {
-  constexpr int kUnit = unit_bytes<kType, kD>();
+__device__ __forceinline__ bool copy_round_tensor(const DecodeBlock& block,
+                                                  const ItemCursor<kType>& cursor, int32_t first,
+                                                  int stage, uint32_t phase, bool mixed) {
+  const DecodeLaunch& launch = block.launch;
+  if (!launch.has_tensor_maps) return false;
+  const KvLayer& kv = launch.args.kv;
+  const int warp = block.lane % kDecodeWarps;
+  const int32_t unit = first + warp;
+  const bool exists = unit < cursor.item.unit_end;
+  const UnitPlace at = place_of(launch, cursor, unit);
+  const bool whole = !cursor.is_open(at.rank) && cursor.walk.sees_unit(at.key);
+  const int32_t found = __shfl_sync(~0u, cursor.frame, unit - cursor.loaded);
+  if (!__all_sync(~0u, !exists || whole)) return false;
+  if (block.lane < kDecodeWarps) {
+    const uint32_t full = block.unit_full(warp, stage);
+    ptx::mbarrier_wait(block.unit_free(warp, stage), phase ^ 1);
+    block.visible(warp, stage) = exists ? 0xffffu : 0u;
+    if (mixed) ptx::fence_proxy_async();
+    if (exists) {
+      const int32_t frame = found * cursor.pages.scale + cursor.pages.offset;
+      copy_unit_tensor<kType, kD>(block.template stage<kType, kD>(warp, stage), cursor.pages.map,
+                                  frame, cursor.pages.base + frame * kv.pool.page_bytes,
+                                  kv.pool.page.page_tokens, at.token, full);
+    } else {
+      ptx::mbarrier_arrive(full);
+    }
+  }
+  __syncwarp();
+  return true;
+}
+
+// The same by all lanes, unit by unit: zeros for keys that the row does not see.
+template <core::DType kType, int kD>
+__device__ __forceinline__ void copy_round(const DecodeBlock& block,
+                                           const ItemCursor<kType>& cursor, int32_t first,
+                                           int stage, uint32_t phase) {
   const DecodeLaunch& launch = block.launch;
   const KvLayer& kv = launch.args.kv;
   const int32_t page_tokens = kv.pool.page.page_tokens;
   const int lane = block.lane;
-  const uint32_t full = block.unit_full(warp, stage);
-  uint32_t visible = 0;
-  bool arrived = false;
-  if (unit < cursor.item.unit_end) {
-    const int32_t found = __shfl_sync(~0u, cursor.frame, unit - cursor.loaded);
-    const int32_t rank = unit >> launch.unit_shift;
-    const int32_t token = (unit & ((1 << launch.unit_shift) - 1)) * kUnitKeys;
-    const int32_t key = cursor.walk.page(rank) * page_tokens + token + (lane & 15);
-    visible = __ballot_sync(~0u, cursor.walk.sees(key)) & 0xffffu;
-    const uint32_t to = ptx::shared_address(block.shared + (warp * launch.stages + stage) * kUnit);
-    const int32_t frame = found * cursor.pages.scale + cursor.pages.offset;
-    const std::byte* page = cursor.pages.base + frame * kv.pool.page_bytes;
-    if (visible == 0) {
-      // Between a streaming head's sink and its last tokens.
-    } else if (cursor.is_open(rank)) {
-      const int64_t open = int64_t{found} * kv.open.num_columns + kv.open_column + cursor.item.head;
-      copy_unit<core::DType::kBF16, kD>(to, kv.open.base + open * kv.open.page_bytes, page_tokens,
-                                        token, visible, lane);
-      visible |= kOpenBit;
-    } else if (visible == 0xffffu && launch.has_tensor_maps) {
-      if (lane == 0) {
-        block.visible(warp, stage) = visible;
-        copy_unit_tensor<kType, kD>(to, cursor.pages.map, frame, page, page_tokens, token, full);
+#pragma unroll 1
+  for (int warp = 0; warp < kDecodeWarps; ++warp) {
+    const uint32_t full = block.unit_full(warp, stage);
+    ptx::mbarrier_wait(block.unit_free(warp, stage), phase ^ 1);
+    const int32_t unit = first + warp;
+    uint32_t visible = 0;
+    if (unit < cursor.item.unit_end) {
+      const int32_t found = __shfl_sync(~0u, cursor.frame, unit - cursor.loaded);
+      const UnitPlace at = place_of(launch, cursor, unit);
+      visible = __ballot_sync(~0u, cursor.walk.sees(at.key + (lane & 15))) & 0xffffu;
+      const uint32_t to = block.template stage<kType, kD>(warp, stage);
+      if (visible == 0) {
+        // Between a streaming head's sink and its last tokens.
+      } else if (cursor.is_open(at.rank)) {
+        const int64_t open =
+            int64_t{found} * kv.open.num_columns + kv.open_column + cursor.item.head;
+        copy_unit<core::DType::kBF16, kD>(to, kv.open.base + open * kv.open.page_bytes, page_tokens,
+                                          at.token, visible, lane);
+        visible |= kOpenBit;
+      } else {
+        const int32_t frame = found * cursor.pages.scale + cursor.pages.offset;
+        copy_unit<kType, kD>(to, cursor.pages.base + frame * kv.pool.page_bytes, page_tokens,
+                             at.token, visible, lane);
       }
-      arrived = true;
-    } else {
-      copy_unit<kType, kD>(to, page, page_tokens, token, visible, lane);
+    }
+    ptx::cp_async_arrive_extra(full);
+    __syncwarp();
+    if (lane == 0) {
+      block.visible(warp, stage) = visible;
+      ptx::mbarrier_arrive(full);
     }
   }
-  if (lane == 0 && !arrived) {
-    block.visible(warp, stage) = visible;
-    ptx::mbarrier_arrive(full);
-  }
-  ptx::cp_async_arrive(full);
 }
 
 // Copies all units of the block's splits.
@@ -307,27 +355,30 @@ template <core::DType kType, int kD>
 __device__ inline void copy_units(const DecodeBlock& block) {
   int stage = 0;
   uint32_t phase = 0;
+  int mixed = 0;  // rounds whose stages threads have written
   ItemCursor<kType> cursor, next;
   cursor.open(block, blockIdx.x);
   int32_t n = 0;
-  if (cursor.number < block.total) {
-    int32_t taken = take_split(block);
-    for (; cursor.number < block.total; ++n) {
-      begin_item<kD>(block, cursor.item, cursor.number, n);
-      next.open(block, __shfl_sync(~0u, taken, 0));
-      if (next.number < block.total) taken = take_split(block);
-      for (int32_t unit = cursor.item.unit_begin; unit < cursor.item.unit_end;
-           unit += kDecodeWarps) {
-        if (unit - cursor.loaded == 32) cursor.turn(block.launch, block.lane);
-#pragma unroll 1
-        for (int warp = 0; warp < kDecodeWarps; ++warp) {
-          ptx::mbarrier_wait(block.unit_free(warp, stage), phase ^ 1);
-          copy_next<kType, kD>(block, cursor, unit + warp, warp, stage);
-        }
-        block.next(stage, phase);
+  int32_t taken = cursor.number < block.total ? take_split(block) : 0;
+  for (; cursor.number < block.total; ++n) {
+    begin_item<kD>(block, cursor.item, cursor.number, n);
+    // The next split is looked up once a few copies of this one are under way.
+    const int32_t open_at =
+        min(cursor.item.unit_begin + 2 * kDecodeWarps, cursor.item.unit_end - 1);
+    for (int32_t unit = cursor.item.unit_begin; unit < cursor.item.unit_end; unit += kDecodeWarps) {
+      if (unit - cursor.loaded == 32) cursor.turn(block.launch, block.lane);
+      if (!copy_round_tensor<kType, kD>(block, cursor, unit, stage, phase, mixed > 0)) {
+        copy_round<kType, kD>(block, cursor, unit, stage, phase);
+        mixed = block.launch.stages + 1;
       }
-      cursor = next;
+      if (mixed > 0) --mixed;
+      block.next(stage, phase);
+      if (unit <= open_at && open_at < unit + kDecodeWarps) {
+        next.open(block, __shfl_sync(~0u, taken, 0));
+        if (next.number < block.total) taken = take_split(block);
+      }
     }
+    cursor = next;
   }
   end_items(block, n);
   leave_queue(block);
@@ -353,7 +404,7 @@ struct DecodeState {
 };
 
 // The query heads of a part as right operands, zeros beyond them.
-template <bool kPermuted, int kD>
+template <bool kHalf, bool kPermuted, int kD>
 __device__ __forceinline__ void load_queries(uint32_t (&q)[kD / 16][2], const std::byte* rows,
                                              int32_t stride, int heads, int lane) {
   const int g = lane / 4;
@@ -361,33 +412,60 @@ __device__ __forceinline__ void load_queries(uint32_t (&q)[kD / 16][2], const st
   const std::byte* from = rows + g * stride;
 #pragma unroll
   for (int j = 0; j < kD / 16; ++j) {
-    const int channel = 16 * j;
     q[j][0] = q[j][1] = 0;
     if (g >= heads) continue;
-    q[j][0] = *reinterpret_cast<const uint32_t*>(from + 2 * (channel + at.first));
-    q[j][1] = *reinterpret_cast<const uint32_t*>(from + 2 * (channel + at.second));
+    q[j][0] = *reinterpret_cast<const uint32_t*>(from + 2 * (16 * j + at.first));
+    q[j][1] = *reinterpret_cast<const uint32_t*>(from + 2 * (16 * j + at.second));
+    if constexpr (kHalf) {
+      q[j][0] = f16_of_bf16(q[j][0]);
+      q[j][1] = f16_of_bf16(q[j][1]);
+    }
+  }
+}
+
+template <bool kHalf>
+__device__ __forceinline__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1) {
+  if constexpr (kHalf) {
+    ptx::mma_16x8x16_f16(d, a, b0, b1);
+  } else {
+    ptx::mma_16x8x16_bf16(d, a, b0, b1);
+  }
+}
+
+// Scores of the unit's keys in units of log2: [key g, g + 8][head 2t, 2t + 1].
+template <core::DType kType, int kD, bool kHalf, bool kPermuted>
+__device__ __forceinline__ void score_unit(float (&score)[4], const uint32_t (&q)[kD / 16][2],
+                                           const std::byte* unit, uint32_t visible,
+                                           float scale_log2, int lane) {
+  float sums[2][4] = {};  // two chains
+#pragma unroll
+  for (int j = 0; j < kD / 16; j += 2) {
+    uint32_t k[2][4];
+    load_k_groups<kType, kD, kHalf, kPermuted>(k, unit, j, lane);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      uint2 queries = {q[j + i][0], q[j + i][1]};
+      if constexpr (is_quantised(kType))
+        queries = scale_queries<kType, kD>(q[j + i], unit, j + i, lane);
+      multiply_add<kHalf>(sums[i], k[i], queries.x, queries.y);
+    }
+  }
+  const float scale = is_quantised(kType) ? scale_log2 / kKeyScale : scale_log2;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const bool seen = (visible >> (lane / 4 + i / 2 * 8) & 1) != 0;
+    score[i] = seen ? (sums[0][i] + sums[1][i]) * scale : -INFINITY;
   }
 }
 
 // Attends to the sixteen keys of a unit: scores, one step of the online softmax, output.
-template <core::DType kType, int kD, bool kPermuted>
+template <core::DType kType, int kD, bool kHalf, bool kPermuted>
 __device__ __forceinline__ void attend_unit(DecodeState<kD>& state, const uint32_t (&q)[kD / 16][2],
                                             const std::byte* unit, uint32_t visible,
                                             float scale_log2, int lane) {
-  float even[4] = {}, odd[4] = {};  // two chains
-#pragma unroll
-  for (int j = 0; j < kD / 16; ++j) {
-    uint32_t k[4];
-    load_k<kType, kD, kPermuted>(k, unit, j, lane);
-    ptx::mma_16x8x16_bf16(j % 2 == 0 ? even : odd, k, q[j][0], q[j][1]);
-  }
-  const int g = lane / 4;
-  float score[4];  // [key g, g + 8][head]
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const bool seen = (visible >> (g + i / 2 * 8) & 1) != 0;
-    score[i] = seen ? (even[i] + odd[i]) * scale_log2 : -INFINITY;
-  }
+  float score[4];
+  score_unit<kType, kD, kHalf, kPermuted>(score, q, unit, visible, scale_log2, lane);
   float keep[2];  // what earlier keys' weights are multiplied by
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -411,13 +489,23 @@ __device__ __forceinline__ void attend_unit(DecodeState<kD>& state, const uint32
       for (int i = 0; i < 4; ++i) state.out[j][i] *= keep[i % 2];
     }
   }
-  const uint32_t weights[2] = {ptx::transpose_8x8(ptx::pack_bf16(score[0], score[1])),
-                               ptx::transpose_8x8(ptx::pack_bf16(score[2], score[3]))};
+  uint32_t weights[2];  // of eight keys each
+  float value_scale = kWeightScale;
+  if constexpr (is_quantised(kType)) {
+    value_scale *= *reinterpret_cast<const float*>(unit + 2 * UnitRows<kType, kD>::kBytes + 4 * kD);
+  }
 #pragma unroll
-  for (int j = 0; j < kD / 16; ++j) {
-    uint32_t v[4];
-    load_v<kType, kD, kPermuted>(v, unit, j, lane);
-    ptx::mma_16x8x16_bf16(state.out[j], v, weights[0], weights[1]);
+  for (int i = 0; i < 2; ++i) {
+    weights[i] = kHalf ? pack_f16(score[2 * i] * value_scale, score[2 * i + 1] * value_scale)
+                       : ptx::pack_bf16(score[2 * i], score[2 * i + 1]);
+    weights[i] = ptx::transpose_8x8(weights[i]);
+  }
+#pragma unroll
+  for (int j = 0; j < kD / 16; j += 2) {
+    uint32_t v[2][4];
+    load_v_groups<kType, kD, kHalf, kPermuted>(v, unit, j, lane);
+    multiply_add<kHalf>(state.out[j], v[0], weights[0], weights[1]);
+    multiply_add<kHalf>(state.out[j + 1], v[1], weights[0], weights[1]);
   }
 }
 
@@ -457,7 +545,7 @@ __device__ __forceinline__ MergedPart merge_part(const DecodeLaunch& launch, con
 
 // The attending warps become one result: the output itself where the list has one split, else the
 // split's part in the workspace.
-template <int kD, bool kPermuted>
+template <int kD, bool kHalf, bool kPermuted>
 __device__ inline void merge_warps(const DecodeBlock& block, const DecodeItem& item, int32_t index,
                                    int heads, const DecodeState<kD>& state) {
   const DecodeLaunch& launch = block.launch;
@@ -465,6 +553,7 @@ __device__ inline void merge_warps(const DecodeBlock& block, const DecodeItem& i
   auto* sums = reinterpret_cast<float2*>(block.shared + block.at.sums);
   const int warp = threadIdx.x / 32, g = block.lane / 4, t = block.lane % 4;
   const ChannelPair at = value_channels<kPermuted>(block.lane);
+  constexpr float kScale = kHalf ? 1.0f / kWeightScale : 1.0f;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float sum = state.sum[h];
@@ -482,8 +571,8 @@ __device__ inline void merge_warps(const DecodeBlock& block, const DecodeItem& i
       float* to = merge + (warp * launch.part_heads + 2 * t + h) * kMergeStride;
 #pragma unroll
       for (int j = 0; j < kMergeChannels / 16; ++j) {
-        to[16 * j + at.first] = state.out[first / 16 + j][h];
-        to[16 * j + at.second] = state.out[first / 16 + j][h + 2];
+        to[16 * j + at.first] = state.out[first / 16 + j][h] * kScale;
+        to[16 * j + at.second] = state.out[first / 16 + j][h + 2] * kScale;
       }
     }
     ptx::named_sync(kAttendBarrier, kDecodeWarps * 32);
@@ -596,7 +685,7 @@ __device__ inline void merge_if_last(const DecodeBlock& block, int32_t n) {
 // Attends to the warp's units of all splits of the block.
 template <core::DType kType, int kD>
 __device__ inline void attend_units(const DecodeBlock& block) {
-  constexpr bool kPermuted = kType != core::DType::kBF16;
+  constexpr bool kHalf = is_quantised(kType), kPermuted = kType != core::DType::kBF16;
   constexpr int kUnit = unit_bytes<kType, kD>();
   const DecodeLaunch& launch = block.launch;
   const int warp = threadIdx.x / 32, lane = block.lane;
@@ -610,7 +699,7 @@ __device__ inline void attend_units(const DecodeBlock& block) {
     if (index < 0) break;
     const int heads = min(kPartHeads, launch.group - item.part * kPartHeads);
     uint32_t q[kD / 16][2];
-    load_queries<kPermuted, kD>(q, block.queries(n), block.at.query_stride, heads, lane);
+    load_queries<kHalf, kPermuted, kD>(q, block.queries(n), block.at.query_stride, heads, lane);
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(block.item_free(n));
     DecodeState<kD> state;
@@ -620,16 +709,16 @@ __device__ inline void attend_units(const DecodeBlock& block) {
       const uint32_t visible = block.visible(warp, stage);
       const std::byte* keys = units + stage * kUnit;
       if (is_quantised(kType) && (visible & kOpenBit) != 0) {
-        attend_unit<core::DType::kBF16, kD, kPermuted>(state, q, keys, visible, launch.scale_log2,
-                                                       lane);
+        attend_unit<core::DType::kBF16, kD, kHalf, kPermuted>(state, q, keys, visible,
+                                                              launch.scale_log2, lane);
       } else if (visible != 0) {
-        attend_unit<kType, kD, kPermuted>(state, q, keys, visible, launch.scale_log2, lane);
+        attend_unit<kType, kD, kHalf, kPermuted>(state, q, keys, visible, launch.scale_log2, lane);
       }
       __syncwarp();  // all lanes have read the stage
       if (lane == 0) ptx::mbarrier_arrive(block.unit_free(warp, stage));
       block.next(stage, phase);
     }
-    merge_warps<kD, kPermuted>(block, item, index, heads, state);
+    merge_warps<kD, kHalf, kPermuted>(block, item, index, heads, state);
     if (lane == 0) ptx::mbarrier_arrive(block.split_done(n));
     if (n > 0) merge_if_last<kD>(block, n - 1);
   }

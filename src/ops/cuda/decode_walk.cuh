@@ -48,6 +48,9 @@ struct Walk {
   int32_t skipped;      // pages in the gap
 
   __device__ int32_t page(int32_t rank) const { return rank < sink_ranks ? rank : rank + skipped; }
+  __device__ bool sees_unit(int32_t first) const {  // all of 16 keys
+    return first + 15 <= last_key && (first + 15 < sink || last_key - first < local);
+  }
   __device__ bool sees(int32_t key) const {
     return key <= last_key && (key < sink || last_key - key < local);
   }

@@ -6,6 +6,10 @@
 // 16 keys), so that eight query heads are the eight columns of the right one and none is padding
 // beyond them.
 //
+// Codes of quantised pages become F16 as they are, which holds them exactly; K's scales go into the
+// queries (times kKeyScale) and V's into the weights (times kWeightScale), both powers of two that
+// keep small scales from F16's subnormal numbers.
+//
 // The channels of a product may be taken in any order that both operands share. BF16 takes
 // ldmatrix's; all other types the PERMUTED one: in a group of 16, thread t of a quad holds K
 // channels 4t .. 4t + 3 (one load), and rows r and r + 8 of V^T are channels 2r and 2r + 1 (pairs
@@ -101,23 +105,16 @@ __device__ __forceinline__ void copy_unit(uint32_t to, const std::byte* page, in
   }
 }
 
-// The same of keys that are all visible, by Hopper's copy engine: for one lane. `map`: the pool's
-// (frame, row, byte). Counts at `full` in bytes, and one arrival.
+// The same of keys that are all visible, by Hopper's copy engine: for one lane. `map`: of the
+// frames. Counts at `full` in bytes, and one arrival.
 template <core::DType kType, int kD>
 __device__ __forceinline__ void copy_unit_tensor(uint32_t to, const CUtensorMap* map, int32_t frame,
                                                  const std::byte* page, int32_t page_tokens,
                                                  int32_t token, uint32_t full) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   using Rows = UnitRows<kType, kD>;
-  ptx::fence_proxy_async();  // an earlier unit's zeros were written by threads
   ptx::mbarrier_arrive_expect(full, 2 * Rows::kBytes + 16 * Rows::kScaleChunks);
-#pragma unroll
-  for (int panel = 0; panel < Rows::kPanels; ++panel) {
-    const int byte = panel * Rows::kPanelRowBytes;
-    ptx::tensor_load_3d(to + panel * Rows::kPanelBytes, map, byte, token, frame, full);
-    ptx::tensor_load_3d(to + Rows::kBytes + panel * Rows::kPanelBytes, map, byte,
-                        page_tokens + token, frame, full);
-  }
+  ptx::tensor_load_5d(to, map, token, frame, full);
   if constexpr (Rows::kScaleChunks > 0) {
     ptx::bulk_load(to + 2 * Rows::kBytes, page + 2 * page_tokens * Rows::kRowBytes,
                    16 * Rows::kScaleChunks, full);
@@ -169,28 +166,20 @@ __device__ __forceinline__ uint2 load_quad(const std::byte* from, float4 scales)
 }
 // Two elements.
 template <core::DType kType>
-__device__ __forceinline__ uint32_t load_pair(const std::byte* from, float scale) {
+__device__ __forceinline__ uint32_t load_pair(const std::byte* from) {
   if constexpr (kType == core::DType::kBF16) {
     return *reinterpret_cast<const uint32_t*>(from);
   } else if constexpr (kType == core::DType::kF16) {
     const float2 x = __half22float2(*reinterpret_cast<const __half2*>(from));
     return ptx::pack_bf16(x.x, x.y);
-  } else if constexpr (kType == core::DType::kF32) {
+  } else {
+    static_assert(kType == core::DType::kF32);
     const float2 x = *reinterpret_cast<const float2*>(from);
     return ptx::pack_bf16(x.x, x.y);
-  } else {
-    const uint32_t codes = *reinterpret_cast<const uint16_t*>(from);
-    if constexpr (kType == core::DType::kI8) {
-      const float4 x = floats_of_int8(codes);
-      return ptx::pack_bf16(x.x * scale, x.y * scale);
-    } else {
-      const float2 x = floats_of_e4m3(__byte_perm(codes, 0, 0x1404));
-      return ptx::pack_bf16(x.x * (256 * scale), x.y * (256 * scale));
-    }
   }
 }
 
-// --- Operands -----------------------------------------------------------------------------------
+// --- Channels ------------------------------------------------------------------------------------
 
 // Channels that a lane's parts of the right operand of K (k 2t, 2t + 1 and k + 8) stand for, in a
 // group of 16.
@@ -211,6 +200,44 @@ __device__ __forceinline__ ChannelPair value_channels(int lane) {
   return {g, g + 8};
 }
 
+// --- F16 ----------------------------------------------------------------------------------------
+
+inline constexpr float kKeyScale = 16.0f, kWeightScale = 1024.0f;
+
+__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
+  const __half2 packed = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&packed);
+}
+__device__ __forceinline__ uint32_t f16_of_bf16(uint32_t pair) {
+  return pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+__device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
+  const __half2 product =
+      __hmul2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
+  return *reinterpret_cast<const uint32_t*>(&product);
+}
+// Codes of a register as pairs: bytes (kA, kB). int8: 1024 + x has x in its low bits.
+template <core::DType kType, int kA, int kB>
+__device__ __forceinline__ uint32_t f16_of_codes(uint32_t codes) {
+  if constexpr (kType == core::DType::kI8) {
+    const uint32_t biased = __byte_perm(codes ^ 0x80808080u, 0x64646464u, 0x4040 | kA | kB << 8);
+    const __half2 x = __hsub2(*reinterpret_cast<const __half2*>(&biased), __float2half2_rn(1152));
+    return *reinterpret_cast<const uint32_t*>(&x);
+  } else {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    const auto pair = static_cast<uint16_t>(__byte_perm(codes, 0, kA | kB << 4));
+    uint32_t x;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(x) : "h"(pair));
+    return x;
+#else
+    const float2 x = floats_of_e4m3(__byte_perm(codes, 0, 0x0404 | kA << 4 | kB << 12));
+    return pack_f16(256 * x.x, 256 * x.y);
+#endif
+  }
+}
+
+// --- Operands of a unit -------------------------------------------------------------------------
+
 // Keys by channels 16 j .. 16 j + 15.
 template <core::DType kType, int kD, bool kPermuted>
 __device__ __forceinline__ void load_k(uint32_t (&a)[4], const std::byte* unit, int j, int lane) {
@@ -220,12 +247,8 @@ __device__ __forceinline__ void load_k(uint32_t (&a)[4], const std::byte* unit, 
     ptx::ldmatrix_x4(a, ptx::shared_address(unit) + Rows::place(lane & 15, 2 * j + (lane >> 4)));
   } else {
     const int g = lane / 4, channel = 16 * j + 4 * (lane % 4);
-    float4 scales = {};
-    if constexpr (is_quantised(kType)) {
-      scales = *reinterpret_cast<const float4*>(unit + 2 * Rows::kBytes + 4 * channel);
-    }
-    const uint2 low = load_quad<kType>(unit + Rows::element_place(g, channel), scales);
-    const uint2 high = load_quad<kType>(unit + Rows::element_place(g + 8, channel), scales);
+    const uint2 low = load_quad<kType>(unit + Rows::element_place(g, channel), {});
+    const uint2 high = load_quad<kType>(unit + Rows::element_place(g + 8, channel), {});
     a[0] = low.x, a[1] = high.x, a[2] = low.y, a[3] = high.y;
   }
 }
@@ -240,20 +263,78 @@ __device__ __forceinline__ void load_v(uint32_t (&a)[4], const std::byte* unit, 
                Rows::place((lane & 7) + (lane >> 4) * 8, 2 * j + (lane >> 3 & 1)));
   } else {
     const int g = lane / 4, t = lane % 4;
-    float scale = 0.0f;
-    if constexpr (is_quantised(kType)) {
-      scale = *reinterpret_cast<const float*>(unit + 2 * Rows::kBytes + 4 * kD);
-    }
     const std::byte* v = unit + Rows::kBytes;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int key = 2 * t + 8 * i;
-      const uint32_t x = load_pair<kType>(v + Rows::element_place(key, 16 * j + 2 * g), scale);
-      const uint32_t y = load_pair<kType>(v + Rows::element_place(key + 1, 16 * j + 2 * g), scale);
+      const uint32_t x = load_pair<kType>(v + Rows::element_place(key, 16 * j + 2 * g));
+      const uint32_t y = load_pair<kType>(v + Rows::element_place(key + 1, 16 * j + 2 * g));
       a[2 * i] = __byte_perm(x, y, 0x5410);
       a[2 * i + 1] = __byte_perm(x, y, 0x7632);
     }
   }
+}
+
+// Two groups of channels, 16 j and 16 (j + 1), for an instance that multiplies F16 (kHalf) or BF16.
+template <core::DType kType, int kD, bool kHalf, bool kPermuted>
+__device__ __forceinline__ void load_k_groups(uint32_t (&a)[2][4], const std::byte* unit, int j,
+                                              int lane) {
+  if constexpr (is_quantised(kType)) {
+    uint32_t codes[4];  // [group][keys g, g + 8], four channels each
+    ptx::ldmatrix_x4(
+        codes, ptx::shared_address(unit) + UnitRows<kType, kD>::place(lane & 15, j + (lane >> 4)));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      a[i][0] = f16_of_codes<kType, 0, 1>(codes[2 * i]);
+      a[i][1] = f16_of_codes<kType, 0, 1>(codes[2 * i + 1]);
+      a[i][2] = f16_of_codes<kType, 2, 3>(codes[2 * i]);
+      a[i][3] = f16_of_codes<kType, 2, 3>(codes[2 * i + 1]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      load_k<kType, kD, kPermuted>(a[i], unit, j + i, lane);
+      if constexpr (kHalf) {
+#pragma unroll
+        for (uint32_t& pair : a[i]) pair = f16_of_bf16(pair);
+      }
+    }
+  }
+}
+template <core::DType kType, int kD, bool kHalf, bool kPermuted>
+__device__ __forceinline__ void load_v_groups(uint32_t (&a)[2][4], const std::byte* unit, int j,
+                                              int lane) {
+  if constexpr (is_quantised(kType)) {
+    using Rows = UnitRows<kType, kD>;
+    uint32_t codes[4];  // [group][keys 2t, 8 + 2t], channels 2g, 2g + 1 of a key and of the next
+    ptx::ldmatrix_x4_transposed(
+        codes, ptx::shared_address(unit) + Rows::kBytes + Rows::place(lane & 15, j + (lane >> 4)));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      a[i][0] = f16_of_codes<kType, 0, 2>(codes[2 * i]);
+      a[i][1] = f16_of_codes<kType, 1, 3>(codes[2 * i]);
+      a[i][2] = f16_of_codes<kType, 0, 2>(codes[2 * i + 1]);
+      a[i][3] = f16_of_codes<kType, 1, 3>(codes[2 * i + 1]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      load_v<kType, kD, kPermuted>(a[i], unit, j + i, lane);
+      if constexpr (kHalf) {
+#pragma unroll
+        for (uint32_t& pair : a[i]) pair = f16_of_bf16(pair);
+      }
+    }
+  }
+}
+// Queries of group j with the scales of the unit's channels in them.
+template <core::DType kType, int kD>
+__device__ __forceinline__ uint2 scale_queries(const uint32_t (&q)[2], const std::byte* unit, int j,
+                                               int lane) {
+  const float4 scales = *reinterpret_cast<const float4*>(unit + 2 * UnitRows<kType, kD>::kBytes +
+                                                         4 * (16 * j + 4 * (lane % 4)));
+  return {multiply_f16(q[0], pack_f16(kKeyScale * scales.x, kKeyScale * scales.y)),
+          multiply_f16(q[1], pack_f16(kKeyScale * scales.z, kKeyScale * scales.w))};
 }
 
 }  // namespace ops::cuda

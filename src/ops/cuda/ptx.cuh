@@ -112,9 +112,14 @@ template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-// The thread's arrival at `barrier` once all its copies so far are done; one of the barrier's count.
+// The thread's arrival at `barrier` once all its copies so far are done; one of the barrier's
+// count.
 __device__ __forceinline__ void cp_async_arrive(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+// The same beyond the barrier's count: before the last of that arrives.
+__device__ __forceinline__ void cp_async_arrive_extra(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 // sm_90: `bytes` (a multiple of 16, both ends aligned to 16) to shared memory, counted at
@@ -170,16 +175,14 @@ __device__ __forceinline__ void tensor_load_4d(uint32_t to, const CUtensorMap* m
       : "memory");
 }
 
-// The same of a 3D tensor.
-__device__ __forceinline__ void tensor_load_3d(uint32_t to, const CUtensorMap* map, int32_t x,
-                                               int32_t y, int32_t z, uint32_t barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+// The same of a 5D tensor: the box at (0, y, 0, 0, w).
+__device__ __forceinline__ void tensor_load_5d(uint32_t to, const CUtensorMap* map, int32_t y,
+                                               int32_t w, uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
-      "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%4, %2, %4, %4, %3}], [%5];" ::"r"(to),
+      "l"(map), "r"(y), "r"(w), "r"(0), "r"(barrier)
       : "memory");
-#endif
 }
 
 // --- Registers and arithmetic -------------------------------------------------------------------
@@ -239,6 +242,16 @@ __device__ __forceinline__ void mma_16x8x16_bf16(float (&d)[4], const uint32_t (
                                                  uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The same of F16.
+__device__ __forceinline__ void mma_16x8x16_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

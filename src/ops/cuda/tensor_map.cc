@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace ops::cuda {
@@ -48,16 +50,19 @@ CUtensorMap tensor_map_bf16(const void* base, int64_t rows, int64_t cols, int64_
 CUtensorMap tensor_map_pages(const void* base, int64_t num_pages, int64_t page_bytes, int32_t rows,
                              int32_t row_bytes, int box_rows) {
   CUtensorMap map{};
-  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(row_bytes), static_cast<cuuint64_t>(rows),
+  const auto panel = static_cast<cuuint32_t>(std::min(row_bytes, 128));
+  const auto panels = static_cast<cuuint32_t>(row_bytes) / panel;
+  const cuuint64_t sizes[5] = {panel, static_cast<cuuint64_t>(rows), panels, 2,
                                static_cast<cuuint64_t>(num_pages)};
-  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(row_bytes),
+  const cuuint64_t strides[4] = {static_cast<cuuint64_t>(row_bytes), panel,
+                                 static_cast<cuuint64_t>(rows) * static_cast<cuuint64_t>(row_bytes),
                                  static_cast<cuuint64_t>(page_bytes)};
-  const cuuint32_t box[3] = {row_bytes < 128 ? 64u : 128u, static_cast<cuuint32_t>(box_rows), 1};
-  const cuuint32_t steps[3] = {1, 1, 1};
+  const cuuint32_t box[5] = {panel, static_cast<cuuint32_t>(box_rows), panels, 2, 1};
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   const CUresult status =
-      encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<void*>(base), sizes, strides,
+      encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 5, const_cast<void*>(base), sizes, strides,
                 box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                row_bytes < 128 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+                panel < 128 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   CHECK(status == CUDA_SUCCESS, "describing {} pages of {} bytes, rows of {}: error {}", num_pages,
         page_bytes, row_bytes, static_cast<int>(status));

@@ -16,9 +16,10 @@ namespace ops::cuda {
 CUtensorMap tensor_map_bf16(const void* base, int64_t rows, int64_t cols, int64_t row_bytes,
                             int box_rows, int box_blocks);
 
-// Pages of `page_bytes` (a multiple of 16), each beginning with `rows` rows of `row_bytes` (64 or a
-// multiple of 128) of any type: a (num_pages, rows, row_bytes) tensor of bytes, copied in boxes of
-// (1, box_rows, 128 or 64), swizzled by as many bytes.
+// Pages of `page_bytes` (a multiple of 16), each beginning with 2 * `rows` rows of `row_bytes` (64
+// or a multiple of 128) of any type: a (page, half, panel of 128 bytes, row, byte) tensor, copied
+// in boxes of `box_rows` rows of both halves, all panels, swizzled by 128 (or 64) bytes: in shared
+// memory (2, panels, box_rows, 128).
 CUtensorMap tensor_map_pages(const void* base, int64_t num_pages, int64_t page_bytes, int32_t rows,
                              int32_t row_bytes, int box_rows);
 
