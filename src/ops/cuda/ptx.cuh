@@ -165,6 +165,18 @@ __device__ __forceinline__ void tensor_load_2d(uint32_t to, const CUtensorMap* m
       : "memory");
 }
 
+// The same of a 3D tensor.
+__device__ __forceinline__ void tensor_load_3d(uint32_t to, const CUtensorMap* map, int32_t x,
+                                               int32_t y, int32_t z, uint32_t barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+#endif
+}
+
 // The same of a 4D tensor.
 __device__ __forceinline__ void tensor_load_4d(uint32_t to, const CUtensorMap* map, int32_t x,
                                                int32_t y, int32_t z, int32_t w, uint32_t barrier) {
