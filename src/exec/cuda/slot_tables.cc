@@ -153,8 +153,9 @@ void SlotTables::clear_tables(int32_t slot) {
   edit(Table::kPageOf, slot, kWholeSlot, kNoPage);
   const Slot& s = at(slot);
   for (size_t page = 0; page < s.shared.size(); ++page) {
-    edit(Table::kFrameOf, slot, static_cast<int32_t>(page),
-         ops::shared_frame(index(s.shared[page])));
+    const int32_t row = index(s.shared[page]);
+    edit(Table::kFrameOf, slot, static_cast<int32_t>(page), ops::shared_frame(row));
+    edit(Table::kRows, slot, static_cast<int32_t>(page), row);
   }
 }
 

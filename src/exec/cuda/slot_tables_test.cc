@@ -278,6 +278,7 @@ TEST_F(SlotTablesTest, SharedRowsStayUntilTheyAreDropped) {
   cut(s, 2);
   for (int i = 0; i < 5; ++i) step(s);
   EXPECT_EQ(tables_.row_of(0, 2), 52);
+  EXPECT_EQ(device_.table(Table::kRows, 0, 0)[2], 52);
   cut(s, 2, true);
   for (int32_t row = 50; row < 54; ++row) {
     for (int32_t column = 0; column < kColumns; ++column) device_.frame(row, column) = kNothing;
@@ -305,6 +306,24 @@ TEST_F(SlotTablesTest, APromptInLayerBuffersLeavesItsTailInTheFirstRow) {
   grow(s, 6);
   for (int i = 0; i < 40; ++i) step(s);
   EXPECT_GT(num_misses_, 10);
+}
+
+// A prompt in layer buffers reads its cached prefix where the table of rows says.
+TEST_F(SlotTablesTest, SharedRowsOfAPromptInLayerBuffersAreListed) {
+  Sequence s{.id = core::SeqId{1}, .tokens = 2 * kPageTokens, .saved = 2, .resident = false};
+  s.shared = {{0, FrameId{41}}, {1, FrameId{17}}};
+  grow(s, 1);
+  core::Segment segment;
+  segment.seq = s.id;
+  segment.token_begin = s.tokens;
+  segment.token_end = s.tokens + 7;
+  for (int32_t page = 0; page < 4; ++page) s.blocks.push_back(BlockId{page});
+  segment.blocks = s.blocks;
+  segment.frames = s.rows;
+  segment.shared = s.shared;
+  tables_.enter(segment, 2);
+  EXPECT_EQ(device_.table(Table::kRows, 0, 0)[0], 41);
+  EXPECT_EQ(device_.table(Table::kRows, 0, 0)[1], 17);
 }
 
 TEST_F(SlotTablesTest, PagesThatAreNotAtHomeKeepTheirRows) {

@@ -232,7 +232,8 @@ ops::cuda::SelectRow StepInputs::select_row(const Selecting& s, int32_t row) con
       .position = position,
       .num_selected = segment.policy.budget_tokens / options_.page.page_tokens,
       .stamp = static_cast<uint32_t>(position) + 1,
-      .fresh = s.fresh && position == s.stamped_begin,
+      // Rows that have no more pages than they may attend to select them all.
+      .fresh = position < s.stamped_begin || (s.fresh && position == s.stamped_begin),
       .resident = s.resident};
   if (!s.resident) tier_->place(segment, &select);
   return select;
