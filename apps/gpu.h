@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "core/kv_options.h"
 #include "core/model_config.h"
 #include "engine/options.h"
+#include "exec/disk_tier.h"
 #include "exec/executor.h"
 #include "exec/kv_plan.h"
 #include "exec/selection_tap.h"
@@ -33,6 +35,7 @@ struct GpuExecutorOptions {
   int32_t num_frames = 0, scratch_frames = 0;
   bool home_streaming_heads = false;
   int32_t activation_pages = 0, model_dim = 0;
+  std::optional<exec::DiskTierOptions> disk;
   std::vector<core::TokenId> eos;
   bool deterministic = false;
   bool use_graphs = true;

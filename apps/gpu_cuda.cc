@@ -67,6 +67,7 @@ class CudaGpu final : public Gpu {
       executor.tier = tier_options(options);
       executor.prefill = {.activation_pages = options.activation_pages,
                           .model_dim = options.model_dim};
+      executor.disk = options.disk;
     }
     ASSIGN_OR_RETURN(auto created, exec::cuda::CudaExecutor::create(info_, std::move(stream),
                                                                     std::move(decoder), executor));

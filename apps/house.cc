@@ -248,24 +248,25 @@ base::Result<void> make_cpu_executor(const engine::EngineOptions& e, const std::
 }
 
 base::Result<void> make_gpu_executor(const ServingOptions& options, const engine::EngineOptions& e,
-                                     const exec::SelectionTap* tap, House* house) {
+                                     const std::string& made_with, const exec::SelectionTap* tap,
+                                     House* house) {
   const core::ModelConfig& c = house->files->config;
   const int64_t begin_us = now_us();
-  const GpuExecutorOptions executor{
-      .kv = engine::kv_options(e, c, house->sizes, 1),
-      .num_blocks = house->sizes.num_blocks,
-      .has_tier = e.tiers.host_memory_bytes.has_value(),
-      .tiers = e.tiers,
-      .num_frames = house->sizes.num_frames,
-      .scratch_frames = house->sizes.scratch_frames,
-      .home_streaming_heads = e.heads.any_streaming() && e.prefix_cache,
-      .activation_pages = house->sizes.activation_pages,
-      .model_dim = c.model_dim,
-      .eos = all_eos(e, c),
-      .deterministic = options.deterministic,
-      .use_graphs = !options.enforce_eager,
-      .tap = tap,
-      .fill_random = options.fill_random};
+  GpuExecutorOptions executor{.kv = engine::kv_options(e, c, house->sizes, 1),
+                              .num_blocks = house->sizes.num_blocks,
+                              .has_tier = e.tiers.host_memory_bytes.has_value(),
+                              .tiers = e.tiers,
+                              .num_frames = house->sizes.num_frames,
+                              .scratch_frames = house->sizes.scratch_frames,
+                              .home_streaming_heads = e.heads.any_streaming() && e.prefix_cache,
+                              .activation_pages = house->sizes.activation_pages,
+                              .model_dim = c.model_dim,
+                              .eos = all_eos(e, c),
+                              .deterministic = options.deterministic,
+                              .use_graphs = !options.enforce_eager,
+                              .tap = tap,
+                              .fill_random = options.fill_random};
+  if (has_disk(e)) executor.disk = disk_tier(e, made_with);
   ASSIGN_OR_RETURN(house->executor, house->gpu->make_executor(*house->files, *house->pool, executor,
                                                               load_progress("loading weights")));
   end_progress();
@@ -276,12 +277,11 @@ base::Result<void> make_gpu_executor(const ServingOptions& options, const engine
 }
 
 // Leaves house->gpu null where the CPU computes.
-base::Result<void> choose_device(const ServingOptions& options, const engine::EngineOptions& e,
-                                 const exec::SelectionTap* tap, House* house) {
+base::Result<void> choose_device(const ServingOptions& options, const exec::SelectionTap* tap,
+                                 House* house) {
   if (options.device == "cpu" || (options.device == "auto" && !kBuiltForGpu)) return {};
   base::Result<std::unique_ptr<Gpu>> gpu = find_gpu();
   std::string why = gpu.ok() ? "" : gpu.error().message;
-  if (gpu.ok() && has_disk(e)) why = "there is no disk tier (--disk-path) below a GPU yet";
   if (gpu.ok() && tap != nullptr && tap->watches()) {
     why = "selections are watched on the CPU alone";
   }
@@ -301,7 +301,7 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
                                exec::SelectionTap* tap, House* house) {
   const core::ModelConfig& c = house->files->config;
   ASSIGN_OR_RETURN(engine::EngineOptions e, engine_options(options, *house));
-  RETURN_IF_ERROR(choose_device(options, e, tap, house));
+  RETURN_IF_ERROR(choose_device(options, tap, house));
   if (e.max_num_batched_tokens == 0) {
     e.max_num_batched_tokens = house->gpu != nullptr ? kRowsOnGpu : kRowsOnCpu;
   }
@@ -318,7 +318,7 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
   house->budget_tokens = e.sparse.budget_tokens;
   if (print_sizes) fmt::print(stderr, "{}", engine::format_table(house->sizes));
   const std::string made_with = has_disk(e) ? lasting_fingerprint(*house) : fingerprint(*house);
-  RETURN_IF_ERROR(house->gpu != nullptr ? make_gpu_executor(options, e, tap, house)
+  RETURN_IF_ERROR(house->gpu != nullptr ? make_gpu_executor(options, e, made_with, tap, house)
                                         : make_cpu_executor(e, made_with, tap, house));
   auto engine = std::make_unique<engine::ServingEngine>(e, house->sizes, c, *house->executor,
                                                         made_with, engine::monotonic_us);

@@ -66,7 +66,7 @@ MemoryPlan::MemoryPlan(const EngineOptions& options, const core::ModelConfig& mo
   // A cached prefix needs the pages of streaming heads too: their window is loaded into a ring.
   home_bytes_ = options.prefix_cache ? int64_t{model.num_layers} * model.num_kv_heads * page_bytes_
                                      : bytes_.block_pages;
-  slot_tables_ = exec::HostTier::slot_bytes(kv_);
+  slot_tables_ = kv_.gpu ? bytes_.slot_tier : exec::HostTier::slot_bytes(kv_);
   // One row of a dense layer attends to every page. Scratch is whole rows of frames.
   const int32_t row_pages = kv_.sparse.dense_layers > 0 ? pages_max() : 0;
   const int32_t wanted =

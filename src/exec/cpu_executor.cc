@@ -85,8 +85,8 @@ base::Result<void> CpuExecutor::allocate(const ops::OpTable& ops) {
     ASSIGN_OR_RETURN(prefill_, SegmentedPrefill::create(stream_, options_.kv, options_.prefill,
                                                         model_, *attention_, kv_, *tier_));
     if (options_.disk) {
-      ASSIGN_OR_RETURN(disk_,
-                       DiskTier::create(stream_, ops, options_.kv, *options_.disk, kv_, *tier_));
+      ASSIGN_OR_RETURN(disk_, DiskTier::create(stream_, options_.kv, *options_.disk,
+                                               disk_homes(stream_, ops, options_.kv, kv_, *tier_)));
     }
   }
   sample_workspace_bytes_ = align(ops::sample_workspace_bytes(config_.vocab_size));

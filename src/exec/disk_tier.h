@@ -11,7 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "base/result.h"
 #include "core/step.h"
@@ -33,14 +33,25 @@ struct DiskTierOptions {
   std::function<int(bool is_write, uint64_t record)> fault;  // tests
 };
 
+// The tier above: homes wherever they are.
+class DiskHomes {
+ public:
+  virtual ~DiskHomes() = default;
+  virtual const core::KvColumns& columns() const = 0;
+  virtual std::byte* page(int32_t column, core::BlockId block) const = 0;
+  // No save of the block is on its way any more; false: one failed, so its home holds nothing.
+  virtual bool settle(core::BlockId block) = 0;
+  // The block's home holds other pages from now on: their statistics are taken.
+  virtual void take_stats(core::BlockId block) = 0;
+};
+
 class DiskTier {
  public:
-  // Borrows everything but the options. Errors: DiskStore::open's.
+  // Borrows the stream. Errors: DiskStore::open's.
   static base::Result<std::unique_ptr<DiskTier>> create(device::Stream& stream,
-                                                        const ops::OpTable& ops,
                                                         const KvOptions& kv_options,
                                                         const DiskTierOptions& options,
-                                                        DeviceKv& kv, HostTier& host);
+                                                        std::unique_ptr<DiskHomes> homes);
 
   // What the plan says of the disk, before anything else of the step writes to homes; then puts
   // home what has been read, and reports. `waits`: for a few milliseconds until a read ends, if one
@@ -50,23 +61,20 @@ class DiskTier {
   store::DiskStore& store() { return *store_; }
 
  private:
-  DiskTier(device::Stream& stream, const ops::OpTable& ops, const KvOptions& kv_options,
-           DeviceKv& kv, HostTier& host);
-  bool settle(core::BlockId block);
+  DiskTier(device::Stream& stream, const KvOptions& kv_options, std::unique_ptr<DiskHomes> homes)
+      : stream_(stream), kv_options_(kv_options), homes_(std::move(homes)) {}
   void spill(const core::DiskMove& move, core::StepResult* result);
   bool put_home(const store::DiskStore::Read& read);
-  std::byte* home(int32_t column, core::BlockId block) const;
 
   device::Stream& stream_;
-  const ops::OpTable& ops_;
   const KvOptions kv_options_;
-  const core::KvColumns columns_;  // of homes
-  DeviceKv& kv_;
-  HostTier& host_;
+  std::unique_ptr<DiskHomes> homes_;
   std::unique_ptr<store::DiskStore> store_;
-  std::vector<std::byte*> homes_;  // of one block
-  std::vector<ops::PageStatsItem> stats_items_;
   store::DiskCounters counted_;  // through the last step
 };
+
+// Homes of a HostTier, statistics of a DeviceKv. Borrows all.
+std::unique_ptr<DiskHomes> disk_homes(device::Stream& stream, const ops::OpTable& ops,
+                                      const KvOptions& kv_options, DeviceKv& kv, HostTier& host);
 
 }  // namespace exec

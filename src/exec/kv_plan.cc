@@ -81,6 +81,8 @@ void count_gpu(const KvOptions& options, KvBytes* bytes) {
   // Stamps and a kept selection a column, and the table of rows.
   bytes->slot_state =
       selecting * (pages_max + options.selected_max() + 1) * 4 + align(pages_max * 4);
+  // Where pages are and which page is there a column; homes and cached rows.
+  bytes->slot_tier = (2 * selecting + 2) * pages_max * 4;
   if (options.page.is_quantised()) {
     bytes->open_pages = (options.open_rows() - options.max_num_seqs) * bytes->slot_open;
   }

@@ -56,6 +56,7 @@ struct KvBytes {
   int64_t block_stats = 0;  // of a block: statistics of its pages
   int64_t slot_ring = 0;    // of a slot: frames of streaming heads
   int64_t slot_state = 0;   // of a slot: tables, selections, stamps
+  int64_t slot_tier = 0;    // of a slot on a GPU with a host tier: tables of residency
   int64_t slot_open = 0;    // of a slot: BF16 pages that its next rows go on with, quantised KV
   int64_t open_pages = 0;   // BF16 pages that the rows of one layer begin, quantised KV
   int64_t scratch = 0;      // scores and lists of the rows of one layer

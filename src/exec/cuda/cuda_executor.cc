@@ -149,6 +149,9 @@ base::Result<void> CudaExecutor::allocate_tier() {
                                             .kv = &kv_,
                                             .memory = slot_memory_.get(),
                                             .tables = tables_.get()}));
+  if (options_.disk) {
+    ASSIGN_OR_RETURN(disk_, CudaDisk::create(*stream_, options_.kv, *options_.disk, kv_, *tier_));
+  }
   if (options_.prefill.activation_pages == 0) return {};
   ASSIGN_OR_RETURN(prefill_,
                    SegmentedPrefill::create(*stream_, options_.kv, options_.prefill, *tier_));
@@ -161,11 +164,8 @@ int64_t CudaExecutor::count_device_bytes() const {
   int64_t total = kv_.bytes() + bytes.slot_state * kv.max_num_seqs + bytes.scratch +
                   staging_bytes(decoder_->config(), kv, gpu_.num_sms) + decoder_->workspace_bytes();
   if (tier_ != nullptr) {
-    total += tier_->bytes() + (prefill_ != nullptr ? prefill_->bytes() : 0) +
-             (SelectMemory::slot_bytes(kv, true) - SelectMemory::slot_bytes(kv, false) +
-              SlotMemory::slot_bytes(kv.pages_max(), true) -
-              SlotMemory::slot_bytes(kv.pages_max(), false)) *
-                 kv.max_num_seqs;
+    total += tier_->bytes() + bytes.slot_tier * kv.max_num_seqs +
+             (prefill_ != nullptr ? prefill_->bytes() : 0);
   }
   return total;
 }
@@ -179,6 +179,7 @@ base::Result<void> CudaExecutor::run(const core::StepPlan& plan,
   result->fetched.clear();
   result->unwritten.clear();
   RETURN_IF_ERROR(device::cuda::use_gpu(gpu_));
+  if (disk_ != nullptr) disk_->tier().run(transfers, plan.segments.empty(), result);
   RETURN_IF_ERROR(check(plan));
   result_ = result;
   RETURN_IF_ERROR(move_pages(plan, transfers));

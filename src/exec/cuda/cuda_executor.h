@@ -20,6 +20,7 @@
 #include "base/result.h"
 #include "device/cuda/runtime.h"
 #include "exec/cuda/cuda_attention.h"
+#include "exec/cuda/cuda_disk.h"
 #include "exec/cuda/cuda_kv.h"
 #include "exec/cuda/cuda_tier.h"
 #include "exec/cuda/sample_inputs.h"
@@ -40,6 +41,7 @@ struct CudaExecutorOptions {
   int32_t num_blocks = 0;
   std::optional<CudaTierOptions> tier;  // blocks are then its homes
   SegmentedOptions prefill;             // with a host tier
+  std::optional<DiskTierOptions> disk;  // with a host tier
   std::vector<core::TokenId> eos;       // masked while a sequence is shorter than min_tokens
   bool use_graphs = true;
   const SelectionTap* tap = nullptr;  // borrowed; chooses, does not watch
@@ -56,6 +58,13 @@ class CudaExecutor final : public Executor, private TileRunner {
 
   base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                          core::StepResult* result) override;
+
+  uint64_t num_disk_records() const override {
+    return disk_ ? disk_->tier().store().num_records() : 0;
+  }
+  void take_disk_entries(const std::function<void(const core::DiskEntry&)>& entry) override {
+    if (disk_) disk_->tier().store().take_entries(entry);
+  }
 
   // Rows of one logits call.
   static int32_t logits_rows_max(const KvOptions& kv);
@@ -113,6 +122,7 @@ class CudaExecutor final : public Executor, private TileRunner {
   std::unique_ptr<SlotTables> tables_;
   std::unique_ptr<CudaTier> tier_;             // or null
   std::unique_ptr<SegmentedPrefill> prefill_;  // with a host tier
+  std::unique_ptr<CudaDisk> disk_;             // or null
   std::unique_ptr<StepInputs> inputs_;
   StepOutputs outputs_;
   SampleInputs samples_;

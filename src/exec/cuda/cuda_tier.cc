@@ -121,7 +121,7 @@ base::Result<void> CudaTier::begin_step(const core::StepPlan& plan,
   transfers_->take_failures(&failed_);
   ledger_.poll();
   for (const core::FrameCut& c : transfers.cuts) cut(c);
-  RETURN_IF_ERROR(wait_for_homes(plan));
+  RETURN_IF_ERROR(wait_for_homes(homes_wanted(plan)));
   for (const core::Segment& segment : plan.segments) enter(segment);
   load_shared(transfers.loads);
   for (const core::Segment& segment : plan.segments) begin_pages(segment);
@@ -129,8 +129,8 @@ base::Result<void> CudaTier::begin_step(const core::StepPlan& plan,
   return {};
 }
 
-// Homes are pinned in the background; what the step's rows fill must be there.
-base::Result<void> CudaTier::wait_for_homes(const core::StepPlan& plan) {
+// Homes that the step's rows fill, counted from the first of all.
+int64_t CudaTier::homes_wanted(const core::StepPlan& plan) const {
   int64_t wanted = 0;
   for (const core::Segment& s : plan.segments) {
     for (size_t page = static_cast<size_t>(s.token_begin / kv_options_.page.page_tokens);
@@ -138,6 +138,11 @@ base::Result<void> CudaTier::wait_for_homes(const core::StepPlan& plan) {
       wanted = std::max<int64_t>(wanted, index(s.blocks[page]) + 1);
     }
   }
+  return wanted;
+}
+
+// They are pinned in the background.
+base::Result<void> CudaTier::wait_for_homes(int64_t wanted) {
   if (wanted <= homes_->num_homes_ready()) return {};
   const int64_t ready = homes_->wait_until_grown();
   if (wanted <= ready) return {};

@@ -99,6 +99,8 @@ class CudaTier final : public KvTier, private SaveQueue {
     return homes_->home(index(block)) + column * kv_options_.page.page_bytes();
   }
   const core::KvColumns& home_columns() const { return home_columns_; }
+  // Errors: kTooLarge, not all could be pinned.
+  base::Result<void> wait_for_all_homes() { return wait_for_homes(options_.num_homes); }
   store::cuda::Transfers& transfers() { return *transfers_; }
   // Device bytes that create() took.
   int64_t bytes() const { return device_columns_.size() + buffer_table_.size(); }
@@ -119,7 +121,8 @@ class CudaTier final : public KvTier, private SaveQueue {
   bool wait(SaveTicket ticket) override { return transfers_->wait(ticket).ok(); }
   void wait_for_frames(SaveTicket* ticket);
 
-  base::Result<void> wait_for_homes(const core::StepPlan& plan);
+  base::Result<void> wait_for_homes(int64_t wanted);
+  int64_t homes_wanted(const core::StepPlan& plan) const;
   void cut(const core::FrameCut& cut);
   void enter(const core::Segment& segment);
   void load_shared(std::span<const core::BlockMove> loads);
