@@ -21,7 +21,8 @@ int32_t pages_of(int32_t tokens, int32_t page_tokens) {
 }
 
 bool needs_the_host(core::LoadMethod method) {
-  return method == core::LoadMethod::kMemcpy || method == core::LoadMethod::kBatched;
+  return method == core::LoadMethod::kMemcpy || method == core::LoadMethod::kBatched ||
+         method == core::LoadMethod::kStaged;
 }
 
 }  // namespace
