@@ -1,5 +1,6 @@
 #include "ops/cuda/linear.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
@@ -285,9 +286,13 @@ base::Result<bool> CublasLinear::small_agrees(device::cuda::Stream& stream, cons
   return found[0] == found[1];
 }
 
-// Where the kernel of our own is the faster one (docs/ops/linear.md).
+// Where the kernel of our own is the faster one (docs/ops/linear.md). With few outputs a block it
+// reads much of x for each byte of the weight; cuBLASLt without a split of K is slow up to 64 rows.
 bool CublasLinear::prefers_small(const LinearArgs& args) const {
-  return args.rows <= options_.small_rows_max;
+  const int64_t outputs = args.n / options_.num_sms;  // of a block
+  int64_t rows_max = outputs >= 40 && outputs < 128 ? 32 : 8;
+  if (options_.deterministic) rows_max = outputs >= 40 ? 64 : 32;
+  return args.rows <= std::min<int64_t>(rows_max, options_.small_rows_max);
 }
 
 base::Result<void> CublasLinear::run(device::cuda::Stream& stream, const LinearArgs& args) {

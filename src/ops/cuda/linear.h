@@ -61,8 +61,8 @@ class Linear {
 // left zeroed. Deterministic; a row's bits do not depend on M (on Hopper, with K a multiple of 64,
 // nor on num_sms).
 //
-// It is launched early: once the kernel before it in the stream allows that (ptx.cuh,
-// allow_next_kernel) or ends, it fetches parts of the weight, and waits for that kernel's end
+// It is launched early: once the kernel before it in the stream allows that (launch.cuh,
+// let_next_start) or ends, it fetches parts of the weight, and waits for that kernel's end
 // before it reads or writes anything else. So the kernel right before it must not be the one that
 // writes the weight.
 void small_linear(cudaStream_t stream, const LinearArgs& args, int num_sms, std::byte* workspace);

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/small_linear.cuh"
 
@@ -52,9 +53,9 @@ __global__ void fill_random(__nv_bfloat16* to, int64_t count) {
   }
 }
 
-__global__ void tiny_kernel(int* word, bool early) {
-  if (early) ptx::allow_next_kernel();
-  if (early) ptx::wait_for_previous_kernels();
+__global__ void tiny_kernel(int* word) {
+  let_next_start();
+  wait_for_stream();
   if (threadIdx.x == 0) *word += 1;
 }
 
@@ -83,6 +84,10 @@ class Bench {
     const auto small = [&](const LinearArgs& a) {
       small_linear(stream_.handle(), a, gpu_.num_sms, workspace_.data());
     };
+    const auto portable = [&](const LinearArgs& a) {
+      small_linear_portable(stream_.handle(),
+                            small_linear_params(a, gpu_.num_sms, workspace_.data()));
+    };
     const auto cublas = [&](const LinearArgs& a) { cublas_->run(stream_, a).value(); };
     const auto deterministic = [&](const LinearArgs& a) {
       deterministic_->run(stream_, a).value();
@@ -92,34 +97,37 @@ class Bench {
     fmt::print("| {} {}x{} | {} |", shape.name, shape.n, shape.k, rows);
     double best = 1e30;
     if (rows <= 64) {
-      best = time(shape, rows, 0, small);
-      fmt::print(" {:.1f} |", best);
-      fmt::print(" {:.1f} | {:.1f} |", time(shape, rows, 1, small), time(shape, rows, 2, small));
-      fmt::print(" {:.1f} |", time(shape, rows, 0, [&](const LinearArgs& a) {
-                   small_linear_hopper(stream_.handle(),
-                                       small_linear_params(a, gpu_.num_sms, workspace_.data()),
-                                       gpu_.num_sms, false);
-                 }));
+      best = time(shape, rows, false, small);
+      fmt::print(" {:.1f} | {:.1f} | {:.1f} |", best, time(shape, rows, true, small),
+                 time(shape, rows, false, portable));
     } else {
-      fmt::print(" | | | |");
+      fmt::print(" | | |");
     }
-    const double lt = time(shape, rows, 0, cublas);
-    fmt::print(" {:.1f} | {:.1f} | {:.1f} |", lt, time(shape, rows, 1, cublas),
-               time(shape, rows, 0, deterministic));
+    const double lt = time(shape, rows, false, cublas);
+    fmt::print(" {:.1f} | {:.1f} | {:.1f} |", lt, time(shape, rows, true, cublas),
+               time(shape, rows, false, deterministic));
     best = std::min(best, lt);
     fmt::print(" {:.0f} | {:.0f} | {:.0f} % |\n", bytes / best * 1e-3,
                static_cast<double>(rows) * bytes / best * 1e-6, 100 * bound / best);
     std::fflush(stdout);
   }
 
-  // Our kernel over fewer SMs.
+  // Over fewer SMs: our kernel, or cuBLASLt told so.
   void few_sms(const Shape& shape, int64_t rows) {
+    if (rows > shape.rows_max) return;
     fmt::print("| {} | {} |", shape.name, rows);
     for (const int sms : {132, 128, 124, 116, 100}) {
-      const double us = time(shape, rows, 0, [&](const LinearArgs& a) {
-        small_linear(stream_.handle(), a, sms, workspace_.data());
-      });
-      fmt::print(" {:.1f} |", us);
+      if (rows <= 64) {
+        fmt::print(" {:.1f}", time(shape, rows, false, [&](const LinearArgs& a) {
+                     small_linear(stream_.handle(), a, sms, workspace_.data());
+                   }));
+      }
+      LinearOptions options;
+      options.small_rows_max = 0;
+      options.num_sms = sms;
+      const auto linear = Linear::create(gpu_, options).value();
+      fmt::print(" {:.1f} |", time(shape, rows, false,
+                                   [&](const LinearArgs& a) { linear->run(stream_, a).value(); }));
     }
     fmt::print("\n");
   }
@@ -134,7 +142,7 @@ class Bench {
 
   // Microseconds of a call.
   template <typename Call>
-  double time(const Shape& shape, int64_t rows, int apart, const Call& call) {
+  double time(const Shape& shape, int64_t rows, bool apart, const Call& call) {
     LinearArgs args;
     args.x = x_.as<__nv_bfloat16>();
     args.x_stride = shape.k;
@@ -154,10 +162,9 @@ class Bench {
       for (int64_t i = 0; i < calls; ++i) {
         args.weight = weights_.as<__nv_bfloat16>() + i % copies * weight;
         call(args);
-        if (apart == 1) tiny_kernel<<<1, 32, 0, stream_.handle()>>>(word_.as<int>(), false);
-        if (apart == 2) {
-          EarlyLaunch how(1, 32, 0, stream_.handle());
-          cudaLaunchKernelEx(&how.config, tiny_kernel, word_.as<int>(), true);
+        if (apart) {
+          launch({.name = "tiny", .grid = dim3(1), .threads = 32, .stream = stream_.handle()},
+                 tiny_kernel, word_.as<int>());
         }
       }
     });
@@ -197,15 +204,16 @@ int main(int argc, char** argv) {
   Bench bench(gpu.value());
   fmt::print("{}: bound by {:.1f} TB/s\n\n", gpu.value().name, kCopyBytesPerUs * 1e-6);
   fmt::print(
-      "| shape | M | ours us | apart | early | alone | cuBLASLt us | apart | deterministic | best "
+      "| shape | M | ours us | apart | portable | cuBLASLt us | apart | deterministic | best "
       "GB/s | TFLOP/s | of bound |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const Shape& shape : kShapes) {
     for (const int64_t m : rows) bench.row(shape, m);
   }
   fmt::print(
-      "\n| shape | M | 132 SMs us | 128 | 124 | 116 | 100 |\n|---|---|---|---|---|---|---|\n");
+      "\n| shape | M | 132 SMs: ours, cuBLASLt us | 128 | 124 | 116 | 100 "
+      "|\n|---|---|---|---|---|---|---|\n");
   for (const Shape& shape : kShapes) {
-    for (const int64_t m : {1, 16, 64}) bench.few_sms(shape, m);
+    for (const int64_t m : {1, 16, 64, 2048}) bench.few_sms(shape, m);
   }
   return 0;
 }

@@ -345,9 +345,10 @@ TEST_F(LinearCudaTest, OnHopperBitsDoNotDependOnSms) {
       num_sms_ = num_sms;
       EXPECT_EQ(0u, num_differing(expected, outputs(Way::kSmall, shape, x, w, 64))) << num_sms;
     }
-    printf("N %d, K %d: %zu outputs differ from cuBLASLt's deterministic ones\n",
-           static_cast<int>(shape.n), static_cast<int>(shape.k),
-           num_differing(expected, outputs(Way::kDeterministic, shape, x, w, kRowsMax)));
+    // Zero with the cuBLASLt of CUDA 13.0; Linear tries it and does without where it is not.
+    RecordProperty("differ_from_cublaslt_" + std::to_string(shape.n),
+                   static_cast<int>(num_differing(
+                       expected, outputs(Way::kDeterministic, shape, x, w, kRowsMax))));
   }
 }
 

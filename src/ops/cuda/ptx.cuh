@@ -25,23 +25,6 @@ __device__ __forceinline__ bool elect_one() {
   return elected != 0;
 }
 
-// --- Launches -----------------------------------------------------------------------------------
-
-// Of a kernel launched with programmatic serialisation: the next kernel of the stream may start
-// once every block has said so; its own wait_for_previous_kernels() still waits for this one's end.
-// Nothing below sm_90.
-__device__ __forceinline__ void allow_next_kernel() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-// Returns when the kernels before this one have ended and what they wrote can be read.
-__device__ __forceinline__ void wait_for_previous_kernels() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 // --- Barriers -----------------------------------------------------------------------------------
 
 // A named barrier among `threads` of the block: sync waits, arrive only counts. 0 is

@@ -146,21 +146,4 @@ void small_linear_portable(cudaStream_t stream, const SmallLinearParams& params)
 void small_linear_hopper(cudaStream_t stream, const SmallLinearParams& params, int num_sms,
                          bool all_sms);
 
-// How a kernel that begins before the kernels before it have ended is launched (sm_90; elsewhere
-// they wait for each other).
-struct EarlyLaunch {
-  cudaLaunchAttribute attribute{};
-  cudaLaunchConfig_t config{};
-  EarlyLaunch(int blocks, int threads, size_t shared_bytes, cudaStream_t stream) {
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = dim3(static_cast<unsigned>(blocks));
-    config.blockDim = dim3(static_cast<unsigned>(threads));
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-  }
-};
-
 }  // namespace ops::cuda

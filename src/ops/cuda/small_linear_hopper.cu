@@ -7,6 +7,7 @@
 // wgmma's rows, all rows of x as its columns (8 to 64). What a tile lacks of 64 is computed from
 // whatever lies there and dropped.
 #include "device/cuda/status.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/cuda/small_linear.cuh"
 #include "ops/cuda/tensor_map.h"
 
@@ -39,14 +40,11 @@ struct Way {
 struct Schedule {
   int32_t tiles = 0;  // of about equal height, `passes` for each block
   int32_t passes = 0;
-  int32_t height = 0;          // of a box: the highest tile, rounded up to 8
+  int32_t height = 0;          // of a box: the highest tile; with several boxes rounded up to 8
   int32_t stages_of_tile = 0;  // each of kBoxes boxes; what is past K is zeros
   int32_t stages = 0;          // in the ring
-  int32_t stage_bytes = 0;
-
-  __host__ __device__ int first_output(const SmallLinearParams& p, int tile) const {
-    return static_cast<int>(int64_t{p.n} * tile / tiles);
-  }
+  int32_t stage_bytes = 0;     // in the ring
+  int32_t loaded_bytes = 0;    // of it
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -91,6 +89,12 @@ template <int kGroups>
 __device__ __forceinline__ void pin(float (&sums)[kGroups][4]) {
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) ptx::pin(sums[group]);
+}
+
+// Tile `tile` is outputs [first_output(tile), first_output(tile + 1)).
+__device__ __forceinline__ int first_output(const SmallLinearParams& p, const Schedule& s,
+                                            int tile) {
+  return static_cast<int>(int64_t{p.n} * tile / s.tiles);
 }
 
 // Where a thread stands in the block's tiles and in the ring; `parity` flips with each round of the
@@ -145,8 +149,8 @@ class Feeder {
  private:
   __device__ void load_weight(const Cursor& c) {
     const uint32_t full = at_.full + 8 * c.slot;
-    if (c.stage == 0) row_ = s_.first_output(p_, blockIdx.x * s_.passes + c.pass);
-    ptx::mbarrier_arrive_expect(full, s_.stage_bytes);
+    if (c.stage == 0) row_ = first_output(p_, s_, blockIdx.x * s_.passes + c.pass);
+    ptx::mbarrier_arrive_expect(full, s_.loaded_bytes);
     ptx::tensor_load_3d(at_.ring + c.slot * s_.stage_bytes, weight_, 0, row_, c.stage * Way::kBoxes,
                         full);
   }
@@ -209,7 +213,8 @@ __device__ void multiply(const SmallLinearParams& p, const Schedule& s, const Pl
     pin(sums);
     release(held);
     const int tile = blockIdx.x * s.passes + pass;
-    small_linear_detail::write_tile(p, s.first_output(p, tile), s.first_output(p, tile + 1), sums);
+    small_linear_detail::write_tile(p, first_output(p, s, tile), first_output(p, s, tile + 1),
+                                    sums);
   }
 }
 
@@ -232,9 +237,9 @@ __device__ void run_block(const SmallLinearParams& p, const Schedule& s, const C
     ptx::fence_barrier_init();
     feeder.begin();
   }
-  ptx::allow_next_kernel();
+  let_next_start();
   __syncthreads();
-  ptx::wait_for_previous_kernels();
+  wait_for_stream();
   if (threadIdx.x < blockDim.x - 32) {
     multiply<Way>(p, s, at);
   } else if (feeds) {
@@ -264,9 +269,12 @@ Schedule schedule_of(const SmallLinearParams& p, int blocks, bool alone) {
   Schedule s;
   s.passes = (p.n + blocks * kTileRowsMax - 1) / (blocks * kTileRowsMax);
   s.tiles = blocks * s.passes;
-  s.height = ((p.n + s.tiles - 1) / s.tiles + 7) / 8 * 8;
+  s.height = (p.n + s.tiles - 1) / s.tiles;
+  const int rounded = (s.height + 7) / 8 * 8;  // 1,024 bytes, the period of the swizzle
+  if (Way::kBoxes > 1) s.height = rounded;
   s.stages_of_tile = (p.k + Way::kBoxes * kBoxCols - 1) / (Way::kBoxes * kBoxCols);
-  s.stage_bytes = Way::kBoxes * (s.height * 128 + Way::kXBytes);
+  s.stage_bytes = Way::kBoxes * (rounded * 128 + Way::kXBytes);
+  s.loaded_bytes = Way::kBoxes * (s.height * 128 + Way::kXBytes);
   const int room = (alone ? kSharedBytesAlone : kSharedBytesHalf) - kSlackBytes;
   s.stages = min(kStagesMax, room / s.stage_bytes);
   return s;
@@ -287,9 +295,12 @@ void launch(cudaStream_t stream, const SmallLinearParams& p, int blocks, bool al
   const int shared_bytes = max(s.stages * s.stage_bytes + kSlackBytes,
                                alone ? kSharedBytesHalf + 4096 : kSharedBytesHalf * 2 / 3 + 4096);
   const int threads = (s.height + 63) / 64 * 128 + 32;
-  EarlyLaunch how(blocks, threads, static_cast<size_t>(shared_bytes), stream);
-  cudaLaunchKernelEx(&how.config, kernel, p, s, weight, x);
-  device::cuda::check_launch("small_linear");
+  ops::cuda::launch({.name = "small_linear",
+                     .grid = dim3(static_cast<unsigned>(blocks)),
+                     .threads = threads,
+                     .stream = stream,
+                     .shared_bytes = static_cast<size_t>(shared_bytes)},
+                    kernel, p, s, weight, x);
 }
 
 // A stage holds about 16 KB of the weight whatever the height of a tile: what a stage costs the

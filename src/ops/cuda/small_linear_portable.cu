@@ -5,6 +5,7 @@
 // elements of K; since a product's order of K is free as long as both operands agree, those 8 are
 // the lane's part of two matrix instructions. No bank conflicts, no ldmatrix.
 #include "device/cuda/status.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/cuda/small_linear.cuh"
 
 namespace ops::cuda {
@@ -112,9 +113,9 @@ __global__ void __launch_bounds__(kThreads, 2) small_linear_kernel(const SmallLi
   Loader<kGroups> weights(p, ptx::shared_address(ring), begin), xs = weights;
 
   // The weight does not depend on the kernels before this one; x does.
-  ptx::allow_next_kernel();
+  let_next_start();
   for (int i = 0; i < kStages - 1 && i < count; ++i, weights.advance()) weights.load_weight(i);
-  ptx::wait_for_previous_kernels();
+  wait_for_stream();
   for (int i = 0; i < kStages - 1; ++i, xs.advance()) {
     if (i < count) xs.load_x(i);
     ptx::cp_async_commit();  // the first holds all of the weight's, too
@@ -151,9 +152,12 @@ void launch(cudaStream_t stream, const SmallLinearParams& params) {
       cudaFuncSetAttribute(small_linear_kernel<kGroups>,
                            cudaFuncAttributeMaxDynamicSharedMemorySize, Ring<kGroups>::kBytes);
   CHECK(kAllowed == cudaSuccess, "small_linear: {}", cudaGetErrorString(kAllowed));
-  EarlyLaunch how(params.shares.blocks, kThreads, Ring<kGroups>::kBytes, stream);
-  cudaLaunchKernelEx(&how.config, small_linear_kernel<kGroups>, params);
-  device::cuda::check_launch("small_linear");
+  ops::cuda::launch({.name = "small_linear",
+                     .grid = dim3(static_cast<unsigned>(params.shares.blocks)),
+                     .threads = kThreads,
+                     .stream = stream,
+                     .shared_bytes = Ring<kGroups>::kBytes},
+                    small_linear_kernel<kGroups>, params);
 }
 
 }  // namespace

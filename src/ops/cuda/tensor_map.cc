@@ -41,7 +41,7 @@ CUtensorMap tensor_map_bf16(const void* base, int64_t rows, int64_t cols, int64_
   const CUresult status =
       encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(base), sizes, strides,
                 box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   CHECK(status == CUDA_SUCCESS, "describing a {} x {} matrix, rows {} bytes apart: error {}", rows,
         cols, row_bytes, static_cast<int>(status));
   return map;
