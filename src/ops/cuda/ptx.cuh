@@ -78,7 +78,9 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
 // Orders this thread's ordinary writes of shared memory before later reads by the copy engine and
 // by wgmma.
 __device__ __forceinline__ void fence_proxy_async() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
 }
 
 // --- Copies -------------------------------------------------------------------------------------
