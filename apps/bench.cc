@@ -82,8 +82,8 @@ class Bench {
       ASSIGN_OR_RETURN(double ns, once(*test, salt, static_cast<uint64_t>(i)));
       meter.stop();
       test->samples_ns.push_back(ns);
-      test->decode_ts.push_back(meter.tokens_per_second());
-      test->decode_rows.push_back(meter.rows_per_step());
+      test->decode_ts.push_back(meter.tally().tokens_per_second());
+      test->decode_rows.push_back(meter.tally().rows_per_step());
     }
     fmt::print(stderr, "\r{:60}\r", "");
     return {};

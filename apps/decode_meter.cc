@@ -2,8 +2,6 @@
 
 #include <chrono>
 
-#include "apps/completion.h"
-
 namespace apps {
 namespace {
 
@@ -12,8 +10,23 @@ constexpr auto kInterval = std::chrono::milliseconds(20);
 
 }  // namespace
 
+// A snapshot is as old as its last step: time between snapshots is time between steps.
+void DecodeTally::add(const core::EngineSnapshot& now) {
+  if (now.steps == last_.steps) return;  // idle time joins the next interval, which a prompt begins
+  const int64_t tokens = now.generated_tokens - last_.generated_tokens;
+  if (tokens > 0 && now.rows_run - last_.rows_run == tokens && now.requests_running > 0 &&
+      now.kv.layers_segmented == last_.kv.layers_segmented) {
+    tokens_ += tokens;
+    steps_ += now.steps - last_.steps;
+    us_ += now.engine_heartbeat_us - last_.engine_heartbeat_us;
+  }
+  last_ = now;
+}
+
 DecodeMeter::DecodeMeter(const engine::Engine& engine)
-    : engine_(engine), thread_([this](const std::stop_token& stop) { watch(stop); }) {}
+    : engine_(engine),
+      tally_(engine.snapshot()),
+      thread_([this](const std::stop_token& stop) { watch(stop); }) {}
 
 void DecodeMeter::stop() {
   if (!thread_.joinable()) return;
@@ -22,21 +35,9 @@ void DecodeMeter::stop() {
 }
 
 void DecodeMeter::watch(const std::stop_token& stop) {
-  core::EngineSnapshot last = engine_.snapshot();
   while (!stop.stop_requested()) {
     std::this_thread::sleep_for(kInterval);
-    const core::EngineSnapshot now = engine_.snapshot();
-    const int64_t tokens = now.generated_tokens - last.generated_tokens;
-    // A snapshot is as old as its last step: time between snapshots is time between steps.
-    const int64_t us = now.engine_heartbeat_us - last.engine_heartbeat_us;
-    if (now.steps == last.steps) continue;
-    if (tokens > 0 && now.rows_run - last.rows_run == tokens && now.requests_running > 0 &&
-        now.kv.layers_segmented == last.kv.layers_segmented) {
-      tokens_ += tokens;
-      steps_ += now.steps - last.steps;
-      seconds_ += static_cast<double>(us) * 1e-6;
-    }
-    last = now;
+    tally_.add(engine_.snapshot());
   }
 }
 

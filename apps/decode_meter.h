@@ -1,6 +1,5 @@
 // The speed of decoding alone, of an engine that also computes prompts: tokens and time of the
-// intervals in which nothing but decode rows ran. Samples the engine's counters on a thread of its
-// own from construction to stop().
+// intervals in which nothing but decode rows ran.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +10,27 @@
 
 namespace apps {
 
+// What was seen between snapshots, each newer than the one before. Pure.
+class DecodeTally {
+ public:
+  explicit DecodeTally(const core::EngineSnapshot& first) : last_(first) {}
+  void add(const core::EngineSnapshot& now);
+
+  int64_t tokens() const { return tokens_; }
+  double tokens_per_second() const {
+    return us_ > 0 ? 1e6 * static_cast<double>(tokens_) / static_cast<double>(us_) : 0;
+  }
+  // Rows of a step, mean over those intervals.
+  double rows_per_step() const {
+    return steps_ > 0 ? static_cast<double>(tokens_) / static_cast<double>(steps_) : 0;
+  }
+
+ private:
+  core::EngineSnapshot last_;
+  int64_t tokens_ = 0, steps_ = 0, us_ = 0;
+};
+
+// Samples an engine's counters on a thread of its own from construction to stop().
 class DecodeMeter {
  public:
   explicit DecodeMeter(const engine::Engine& engine);  // borrowed
@@ -19,22 +39,13 @@ class DecodeMeter {
   DecodeMeter& operator=(const DecodeMeter&) = delete;
 
   void stop();
-  // After stop().
-  int64_t tokens() const { return tokens_; }
-  double tokens_per_second() const {
-    return seconds_ > 0 ? static_cast<double>(tokens_) / seconds_ : 0;
-  }
-  // Rows of a step, mean over those intervals.
-  double rows_per_step() const {
-    return steps_ > 0 ? static_cast<double>(tokens_) / static_cast<double>(steps_) : 0;
-  }
+  const DecodeTally& tally() const { return tally_; }  // after stop()
 
  private:
   void watch(const std::stop_token& stop);
 
   const engine::Engine& engine_;
-  int64_t tokens_ = 0, steps_ = 0;
-  double seconds_ = 0;
+  DecodeTally tally_;
   std::jthread thread_;
 };
 

@@ -1,0 +1,74 @@
+// Goal: only intervals of nothing but decode rows count. Method: snapshots of a run by hand.
+#include "apps/decode_meter.h"
+
+#include <gtest/gtest.h>
+
+namespace apps {
+namespace {
+
+// A run as its snapshots tell it.
+struct History {
+  core::EngineSnapshot now;
+  DecodeTally tally{now};
+
+  // A step of 10 ms; a prompt's last row also makes a token.
+  void step(int64_t prompt_rows, int64_t decode_rows, int64_t first_tokens = 0) {
+    now.requests_running = 4;
+    ++now.steps;
+    now.rows_run += prompt_rows + decode_rows;
+    now.generated_tokens += decode_rows + first_tokens;
+    now.engine_heartbeat_us += 10'000;
+  }
+  void look() { tally.add(now); }
+};
+
+TEST(DecodeTally, PromptsDoNotCount) {
+  History run;
+  run.step(1000, 0);
+  run.look();
+  run.step(24, 2, 1);  // the end of one prompt beside two rows
+  run.look();
+  EXPECT_EQ(run.tally.tokens(), 0);
+  EXPECT_EQ(run.tally.tokens_per_second(), 0);
+  for (int i = 0; i < 3; ++i) run.step(0, 3);
+  run.look();
+  run.step(0, 3);
+  run.look();
+  EXPECT_EQ(run.tally.tokens(), 12);
+  EXPECT_DOUBLE_EQ(run.tally.tokens_per_second(), 12 / 0.04);
+  EXPECT_DOUBLE_EQ(run.tally.rows_per_step(), 3);
+  run.step(0, 3);
+  run.step(500, 3);  // an interval with a prompt in it is left out as a whole
+  run.look();
+  EXPECT_EQ(run.tally.tokens(), 12);
+}
+
+TEST(DecodeTally, LayersOfAPromptDoNotCount) {
+  History run;
+  run.look();
+  run.step(0, 2);
+  ++run.now.kv.layers_segmented;
+  run.look();
+  EXPECT_EQ(run.tally.tokens(), 0);
+}
+
+TEST(DecodeTally, IdleTimeDoesNotCount) {
+  History run;
+  run.step(8, 0, 1);
+  run.look();
+  run.step(0, 1);
+  run.look();
+  for (int i = 0; i < 100; ++i) {
+    run.now.engine_heartbeat_us += 10'000;
+    run.look();
+  }
+  run.step(8, 0, 1);
+  run.look();
+  run.step(0, 1);
+  run.look();
+  EXPECT_EQ(run.tally.tokens(), 2);
+  EXPECT_DOUBLE_EQ(run.tally.tokens_per_second(), 100);
+}
+
+}  // namespace
+}  // namespace apps
