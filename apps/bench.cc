@@ -164,6 +164,7 @@ nlohmann::ordered_json to_json(const BenchOptions& options, const House& house, 
           {"decode_ts", mean(test.decode_ts)},
           {"decode_rows", mean(test.decode_rows)},
           {"ttft_ms", test.ttft_ms},
+          {"gpu_bytes_taken", house.gpu != nullptr ? house.gpu->taken_bytes() : 0},
           {"kv", kv_json(house.engine->snapshot().kv)},
           {"sizes", sizes_json(house.sizes)}};
 }

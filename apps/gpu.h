@@ -40,6 +40,7 @@ struct GpuExecutorOptions {
   bool deterministic = false;
   bool use_graphs = true;
   const exec::SelectionTap* tap = nullptr;  // borrowed; does not watch
+  int64_t device_bytes = 0;                 // planned beside the weights: for errors
   bool fill_random = false;
 };
 
@@ -51,6 +52,8 @@ class Gpu {
   // Its memory, and what a step of these sizes takes of it. `kv`: at most what will be asked for.
   virtual engine::MemorySizes memory(const core::ModelConfig& config, const exec::KvOptions& kv,
                                      bool deterministic) const = 0;
+  // Of its memory, since it was found, by whoever.
+  virtual int64_t taken_bytes() const = 0;
   // Loads the weights. Errors: kTooLarge, kUnsupported (by name).
   virtual base::Result<std::unique_ptr<exec::Executor>> make_executor(
       const load::ModelFiles& files, base::ThreadPool& pool, const GpuExecutorOptions& options,

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "apps/gpu.h"
+#include "base/sizes.h"
 #include "device/cpu.h"
 #include "device/cuda/runtime.h"
 #include "exec/cuda/cuda_executor.h"
@@ -10,8 +11,11 @@
 namespace apps {
 namespace {
 
-// What the runtime, the library's kernels and captured graphs take beside what we allocate.
+// What the runtime, kernels, cuBLAS and captured graphs take beside what is planned, and transfers
+// while they are calibrated.
 constexpr int64_t kRuntimeBytes = int64_t{1} << 30;
+// Of the host's memory beside homes: what the pool leaves free, and rings of staged saves.
+constexpr int64_t kHostReserveBytes = (int64_t{1} << 30) + (int64_t{512} << 20);
 
 model::cuda::DecoderLimits decoder_limits(const exec::KvOptions& kv, bool deterministic) {
   return {.rows_max = std::max(kv.rows_max, kv.max_num_seqs),
@@ -39,8 +43,10 @@ class CudaGpu final : public Gpu {
   engine::MemorySizes memory(const core::ModelConfig& config, const exec::KvOptions& kv,
                              bool deterministic) const override {
     engine::MemorySizes memory;
-    memory.available_bytes = std::max<int64_t>(0, info_.free_bytes - kRuntimeBytes);
-    memory.host_available_bytes = device::memory_available_bytes();
+    memory.available_bytes = info_.free_bytes;
+    memory.runtime_bytes = kRuntimeBytes;
+    memory.host_available_bytes =
+        std::max<int64_t>(0, device::memory_available_bytes() - kHostReserveBytes);
     memory.weights_bytes = model::cuda::weight_bytes(config);
     memory.workspace_bytes =
         model::cuda::Decoder::workspace_bytes(config, decoder_limits(kv, deterministic));
@@ -48,9 +54,28 @@ class CudaGpu final : public Gpu {
     return memory;
   }
 
+  int64_t taken_bytes() const override {
+    return info_.free_bytes - device::cuda::free_bytes(info_);
+  }
+
   base::Result<std::unique_ptr<exec::Executor>> make_executor(
       const load::ModelFiles& files, base::ThreadPool& pool, const GpuExecutorOptions& options,
       const model::LoadProgress& progress) override {
+    auto made = try_make_executor(files, pool, options, progress);
+    if (made.ok() || made.error().code != base::Code::kTooLarge) return made;
+    // What was made is gone again: what is free now is what there is.
+    const int64_t left =
+        device::cuda::free_bytes(info_) - model::cuda::weight_bytes(files.config) - kRuntimeBytes;
+    const int64_t less = std::max<int64_t>(0, std::min(left, options.device_bytes / 16 * 15));
+    return base::error(base::Code::kTooLarge,
+                       "{} (of {} for KV and workspace, --device-memory {}MiB takes less)",
+                       made.error().message, base::format_bytes(options.device_bytes), less >> 20);
+  }
+
+ private:
+  base::Result<std::unique_ptr<exec::Executor>> try_make_executor(
+      const load::ModelFiles& files, base::ThreadPool& pool, const GpuExecutorOptions& options,
+      const model::LoadProgress& progress) {
     ASSIGN_OR_RETURN(device::cuda::Stream made, device::cuda::Stream::create());
     auto stream = std::make_unique<device::cuda::Stream>(std::move(made));
     ASSIGN_OR_RETURN(
@@ -74,7 +99,6 @@ class CudaGpu final : public Gpu {
     return std::unique_ptr<exec::Executor>(std::move(created));
   }
 
- private:
   const device::cuda::GpuInfo info_;
 };
 

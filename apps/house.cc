@@ -265,14 +265,18 @@ base::Result<void> make_gpu_executor(const ServingOptions& options, const engine
                               .deterministic = options.deterministic,
                               .use_graphs = !options.enforce_eager,
                               .tap = tap,
+                              .device_bytes = house->sizes.device_bytes,
                               .fill_random = options.fill_random};
   if (has_disk(e)) executor.disk = disk_tier(e, made_with);
   ASSIGN_OR_RETURN(house->executor, house->gpu->make_executor(*house->files, *house->pool, executor,
                                                               load_progress("loading weights")));
   end_progress();
-  LOG_INFO("{}: {} on {} in {:.2f} s", house->model_type,
-           base::format_bytes(house->sizes.weights_bytes), house->gpu->name(),
-           static_cast<double>(now_us() - begin_us) * 1e-6);
+  const engine::ResolvedSizes& sizes = house->sizes;
+  LOG_INFO("{}: {} on {} in {:.2f} s; {} of its memory taken, {} planned", house->model_type,
+           base::format_bytes(sizes.weights_bytes), house->gpu->name(),
+           static_cast<double>(now_us() - begin_us) * 1e-6,
+           base::format_bytes(house->gpu->taken_bytes()),
+           base::format_bytes(sizes.weights_bytes + sizes.device_bytes + sizes.runtime_bytes));
   return {};
 }
 

@@ -38,12 +38,25 @@ nlohmann::ordered_json kv_json(const core::KvCounters& kv) {
 }
 
 nlohmann::ordered_json sizes_json(const engine::ResolvedSizes& s) {
-  return {{"max_num_seqs", s.max_num_seqs}, {"context_max", s.context_max},
-          {"page_tokens", s.page_tokens},   {"num_blocks", s.num_blocks},
-          {"block_bytes", s.block_bytes},   {"num_frames", s.num_frames},
-          {"frame_bytes", s.frame_bytes},   {"num_rings", s.num_rings},
-          {"ring_bytes", s.ring_bytes},     {"stats_bytes", s.stats_bytes},
-          {"device_bytes", s.device_bytes}, {"host_bytes", s.host_bytes}};
+  return {{"max_num_seqs", s.max_num_seqs},
+          {"context_max", s.context_max},
+          {"page_tokens", s.page_tokens},
+          {"num_blocks", s.num_blocks},
+          {"block_bytes", s.block_bytes},
+          {"num_frames", s.num_frames},
+          {"frame_bytes", s.frame_bytes},
+          {"num_rings", s.num_rings},
+          {"ring_bytes", s.ring_bytes},
+          {"stats_bytes", s.stats_bytes},
+          {"scratch_bytes", s.scratch_bytes},
+          {"tables_bytes", s.tables_bytes},
+          {"activation_bytes", s.activation_bytes},
+          {"workspace_bytes", s.workspace_bytes},
+          {"staging_bytes", s.staging_bytes},
+          {"runtime_bytes", s.runtime_bytes},
+          {"weights_bytes", s.weights_bytes},
+          {"device_bytes", s.device_bytes},
+          {"host_bytes", s.host_bytes}};
 }
 
 std::string kv_report(const core::KvCounters& kv) {

@@ -52,6 +52,8 @@ struct MemorySizes {
   // On a GPU: what homes may take of the host's memory, which is another one. Nothing: one memory
   // holds both tiers.
   std::optional<int64_t> host_available_bytes;
+  // On a GPU: left free for what the CUDA runtime takes itself (kernels, libraries, graphs).
+  int64_t runtime_bytes = 0;
   bool on_gpu() const { return host_available_bytes.has_value(); }
 };
 
@@ -84,6 +86,7 @@ struct ResolvedSizes {
   int64_t weights_bytes = 0;
   int64_t workspace_bytes = 0;
   int64_t staging_bytes = 0;
+  int64_t runtime_bytes = 0;  // left free on a GPU, beside weights and device tier
 };
 
 // Errors: kInvalidArgument (an option outside its range), kTooLarge (it does not fit); the message

@@ -153,17 +153,27 @@ class Resolver {
     return bytes;
   }
 
+  // For errors: the memory that is short, and what CUDA itself takes of it.
+  std::string available() const {
+    return fmt::format("{} {}", format_bytes(memory_.available_bytes),
+                       memory_.on_gpu() ? "that the GPU has free" : "of this machine");
+  }
+  std::string runtime(const char* before) const {
+    if (memory_.runtime_bytes == 0) return "";
+    return fmt::format("{}{} for CUDA itself", before, format_bytes(memory_.runtime_bytes));
+  }
+
   base::Result<void> limit_tiers() {
     const int64_t beside = memory_.workspace_bytes + memory_.staging_bytes;
-    const int64_t left = memory_.available_bytes - memory_.weights_bytes;
+    const int64_t left = memory_.available_bytes - memory_.weights_bytes - memory_.runtime_bytes;
     if (options_.device_memory_bytes) {
       RETURN_IF_ERROR(check_device_memory(*options_.device_memory_bytes, beside, left));
     } else if (left <= beside) {
       return error(Code::kTooLarge,
-                   "weights {} and workspace {} are over the {} of this machine: lower "
+                   "weights {}{} and workspace {} are over the {}: lower "
                    "--max-num-batched-tokens from {}, or take a smaller model",
-                   format_bytes(memory_.weights_bytes), format_bytes(beside),
-                   format_bytes(memory_.available_bytes), options_.max_num_batched_tokens);
+                   format_bytes(memory_.weights_bytes), runtime(", "), format_bytes(beside),
+                   available(), options_.max_num_batched_tokens);
     }
     if (tiered_) {
       host_limit_ = *options_.tiers.host_memory_bytes;
@@ -194,10 +204,10 @@ class Resolver {
   base::Result<void> check_device_memory(int64_t asked, int64_t beside, int64_t left) const {
     if (asked > left) {
       return error(Code::kTooLarge,
-                   "--device-memory {} beside {} of weights is over the {} of this machine: lower "
-                   "it to {} or less",
-                   format_bytes(asked), format_bytes(memory_.weights_bytes),
-                   format_bytes(memory_.available_bytes), advise_at_most(left));
+                   "--device-memory {} beside {} of weights{} is over the {}: lower it to {} or "
+                   "less",
+                   format_bytes(asked), format_bytes(memory_.weights_bytes), runtime(" and "),
+                   available(), advise_at_most(left));
     }
     if (asked > beside) return {};
     return error(Code::kTooLarge,
@@ -273,6 +283,7 @@ class Resolver {
     sizes.weights_bytes = memory_.weights_bytes;
     sizes.workspace_bytes = memory_.workspace_bytes;
     sizes.staging_bytes = memory_.staging_bytes;
+    sizes.runtime_bytes = memory_.runtime_bytes;
     const int64_t blocks = num_blocks(plan);
     int64_t rows = 0;
     if (tiered_) {  // more rows than homes would stay empty
@@ -335,8 +346,9 @@ std::string format_table(const ResolvedSizes& s) {
   line("workspace", s.workspace_bytes, fmt::format("steps of {} rows", s.max_num_batched_tokens));
   line("staging", s.staging_bytes, "");
   line("device", s.device_bytes, "all of these but the weights");
+  line("CUDA", s.runtime_bytes, "left free for kernels, libraries and graphs");
   line("homes", s.host_bytes, fmt::format("{} blocks {}", s.num_blocks, pages));
-  line("total", s.weights_bytes + s.device_bytes + s.host_bytes,
+  line("total", s.weights_bytes + s.device_bytes + s.runtime_bytes + s.host_bytes,
        fmt::format("{} sequences of at most {} tokens", s.max_num_seqs, s.context_max));
   return table;
 }

@@ -330,6 +330,73 @@ TEST(Resolve, EveryContextThatFitsGetsItsRows) {
   }
 }
 
+// Llama-3.1-8B's shape on a GPU with 139 GiB free, 16 steps' worth of logits beside it.
+core::ModelConfig model_8b() {
+  core::ModelConfig m;
+  m.num_layers = 32;
+  m.num_kv_heads = 8;
+  m.head_dim = 128;
+  m.model_dim = 4096;
+  m.context_max = 131072;
+  m.vocab_size = 128256;
+  return m;
+}
+
+MemorySizes gpu_memory() {
+  return {.available_bytes = 139 * 1024 * kMiB,
+          .weights_bytes = 15317 * kMiB,
+          .workspace_bytes = 240 * kMiB,
+          .staging_bytes = 60 * kMiB,
+          .host_available_bytes = 120 * 1024 * kMiB,
+          .runtime_bytes = 1024 * kMiB};
+}
+
+int64_t for_kv(const ResolvedSizes& s) {
+  return s.device_bytes - s.activation_bytes - s.workspace_bytes - s.staging_bytes;
+}
+
+TEST(Resolve, AGpusMemoryIsAllItsOwnAndLeavesCudaIts) {
+  EngineOptions options;
+  options.max_num_seqs = 64;
+  const ResolvedSizes s = resolve(options, model_8b(), gpu_memory()).value();
+  EXPECT_LE(s.weights_bytes + s.device_bytes + s.runtime_bytes, gpu_memory().available_bytes);
+  EXPECT_GT(s.weights_bytes + s.device_bytes + s.runtime_bytes,
+            gpu_memory().available_bytes - s.block_bytes);
+  EXPECT_EQ(s.device_bytes, sum_of_device(s));
+  EXPECT_THAT(format_table(s), HasSubstr("1.00 GiB  left free for kernels"));
+  options.device_memory_bytes = 130 * 1024 * kMiB;
+  const std::string why = resolve(options, model_8b(), gpu_memory()).error().message;
+  EXPECT_THAT(why, HasSubstr("1.00 GiB for CUDA itself is over the 139 GiB that the GPU has free"));
+  options.device_memory_bytes = number_behind(why, "lower it to ") * kMiB;
+  EXPECT_TRUE(resolve(options, model_8b(), gpu_memory()).ok()) << why;
+  options.device_memory_bytes = *options.device_memory_bytes + kMiB;
+  EXPECT_FALSE(resolve(options, model_8b(), gpu_memory()).ok()) << why;
+}
+
+TEST(Resolve, AGpusHostTierIsWhatTheHostHasFree) {
+  EngineOptions options = full_options();
+  options.tiers.host_memory_bytes = 200 * 1024 * kMiB;
+  const std::string why = resolve(options, model_8b(), gpu_memory()).error().message;
+  EXPECT_THAT(why, HasSubstr("over the 120 GiB that the host has free"));
+  options.tiers.host_memory_bytes = number_behind(why, "lower it to ") * kMiB;
+  const ResolvedSizes s = resolve(options, model_8b(), gpu_memory()).value();
+  EXPECT_LE(s.host_bytes, 120 * 1024 * kMiB);
+  EXPECT_EQ(s.device_bytes, sum_of_device(s));
+}
+
+TEST(Resolve, APromptOf128kRunsOnAGpuWithTwoGiBForKv) {
+  EngineOptions options = full_options();
+  options.max_num_seqs = 1;
+  options.max_model_len = 131072;
+  options.device_memory_bytes = 5 * 1024 * kMiB;
+  const ResolvedSizes most = resolve(options, model_8b(), gpu_memory()).value();
+  options.device_memory_bytes = 2048 * kMiB + most.device_bytes - for_kv(most);
+  const auto sizes = resolve(options, model_8b(), gpu_memory());
+  ASSERT_TRUE(sizes.ok()) << sizes.error().message;
+  EXPECT_LE(for_kv(sizes.value()), 2048 * kMiB) << format_table(sizes.value());
+  EXPECT_EQ(sizes.value().device_bytes, sum_of_device(sizes.value()));
+}
+
 TEST(Resolve, TheTableHasALineForEverySize) {
   EngineOptions options;
   options.device_memory_bytes = 124 * kMiB;

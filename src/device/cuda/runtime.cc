@@ -10,7 +10,7 @@
 namespace device::cuda {
 namespace {
 
-constexpr int kMajorLeast = 8;
+constexpr int kMajorLeast = 8, kMajorMost = 9;  // what kernels are compiled for
 
 std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
@@ -79,14 +79,24 @@ base::Result<GpuInfo> find_gpu() {
   std::string refused;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     ASSIGN_OR_RETURN(GpuInfo gpu, describe(ordinal, driver));
-    if (gpu.major >= kMajorLeast) return gpu;
+    if (gpu.major >= kMajorLeast && gpu.major <= kMajorMost) return gpu;
     refused = fmt::format("{} has compute capability {}.{}", gpu.name, gpu.major, gpu.minor);
   }
-  return base::error(base::Code::kUnsupported, "{}: expected {}.0 or later", refused, kMajorLeast);
+  return base::error(base::Code::kUnsupported, "{}: there are kernels for {}.0 to {}.0", refused,
+                     kMajorLeast, kMajorMost);
 }
 
 base::Result<void> use_gpu(const GpuInfo& gpu) {
   return to_result(cudaSetDevice(gpu.ordinal), "choosing the GPU");
+}
+
+int64_t free_bytes(const GpuInfo& gpu) {
+  size_t free = 0, total = 0;
+  if (cudaSetDevice(gpu.ordinal) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return static_cast<int64_t>(free);
 }
 
 base::Result<Buffer> Buffer::allocate(int64_t bytes, const char* what) {

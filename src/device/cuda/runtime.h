@@ -36,10 +36,13 @@ struct GpuInfo {
 
 // The first GPU that can run Spillway, made current for the calling thread.
 // Errors: kUnsupported, with one line for people: no driver, a driver older than the toolkit that
-// this was built with (both versions named), no GPU, a GPU below 8.0.
+// this was built with (both versions named), no GPU, one outside 8.0 to 9.0.
 base::Result<GpuInfo> find_gpu();
 // Makes the GPU current in this thread: once in each thread that uses it.
 base::Result<void> use_gpu(const GpuInfo& gpu);
+
+// Of its memory, now.
+int64_t free_bytes(const GpuInfo& gpu);
 
 // Device memory. Movable, not copyable. Errors of allocate(): kTooLarge naming `what`, the size and
 // what is free. Contents are undefined (tests fill them with 0xff).

@@ -148,8 +148,9 @@ base::Result<void> CudaTier::wait_for_homes(int64_t wanted) {
   const int64_t ready = homes_->wait_until_grown();
   if (wanted <= ready) return {};
   return base::error(base::Code::kTooLarge,
-                     "{} of {} homes could be pinned: lower --host-memory accordingly", ready,
-                     options_.num_homes);
+                     "{} of {} homes could be pinned: lower --host-memory to {}MiB", ready,
+                     options_.num_homes,
+                     (ready * home_columns_.num_columns() * kv_options_.page.page_bytes()) >> 20);
 }
 
 void CudaTier::cut(const core::FrameCut& cut) {
