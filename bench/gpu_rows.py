@@ -7,6 +7,7 @@ that is met. Ratios are between two things of the same run; a row that only show
 import json
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -14,9 +15,10 @@ import tempfile
 TOP = pathlib.Path(__file__).resolve().parent.parent
 
 # Cases on small shapes that compute-sanitizer gets through in a minute.
-SANITIZED = {"decode_attention_test": "*AttendsToListsOfPages*", "prefill_hopper_test": "*OneBlockOfOneHead*",
-             "prefill_portable_test": "*Small*", "row_ops_cuda_test": "*", "transfers_cuda_test": "*Gather*",
-             "select_cuda_test": "*Small*"}
+SANITIZED = {"decode_attention_test": "*NeverUsesWhatARowDoesNotSee", "prefill_hopper_test": "*OneBlockOfOneHead:*HeadsWithTables*",
+             "prefill_portable_test": "*NeverUsesWhatARowDoesNotSee", "row_ops_cuda_test": "*Gates*:*EmbedCopies*:*AddRmsNorm*",
+             "transfers_cuda_test": "*AGatherReplaysInAGraph*:*EverySaveMethod*", "page_score_cuda_test": "*SkipsRows*",
+             "page_select_cuda_test": "*SaysWhen*", "select_cuda_test": "*FewPagesFromTheFirstToken", "sample_cuda_test": "*CutsAmong*"}
 
 
 def row(what, must, measured, ok, **more):
@@ -52,23 +54,31 @@ def against(what, must, ours, peer, least, unit="us", unit_peer="cuDNN"):
                ours=ours, peer=peer)
 
 
+def part(what, ours, whole, most, of):
+    """A row of times: ours / whole must be `most` at most (None: shown)."""
+    must = "shown" if most is None else f"<= {most} of {of}"
+    if ours is None or whole is None:
+        return row(what, must, "not measured", False)
+    return row(what, must, f"{ours * 1e-3:.2f} against {whole * 1e-3:.2f} ms of {of}: {ours / whole:.2f}", most is None or ours <= most * whole,
+               ours=ours, whole=whole)
+
+
 def kernels(machine):
     """attention, selection and products beside torch's libraries in the same run"""
     peer = peers(machine)
     rows = []
-    prompts = output(machine, "prefill_bench", "--only", "dense", "--repeats", 7)
-    us = number(prompts, r"dense +T +32768 D 128 P 32 +([\d.]+) us")
-    rows.append(against("prefill attention, 32k, all heads dense", ">= 0.75 of cuDNN (aim 1.0)", us, peer.get("prefill_32768_us"), 0.75))
-    long = output(machine, "prefill_bench", "--only", "long", "--repeats", 3)
-    whole, half = (number(long, rf"{name} +T +131072 D 128 P 32 +([\d.]+) us") for name in ("long-dense", "half-streaming"))
-    if whole and half:
-        rows.append(row("prefill attention, 128k, half of the KV heads streaming", "<= 0.65 of dense", f"{half / whole:.2f} "
-                        f"({half * 1e-3:.1f} against {whole * 1e-3:.1f} ms)", half / whole <= 0.65))
+    prompts = output(machine, "prefill_bench", "--repeats", 5)
+    us = {found[1]: float(found[2]) for found in re.finditer(r"^(\S+) +T +\d+ D +\d+ P +\d+ +([\d.]+) us", prompts, re.MULTILINE)}
+    rows.append(against("prefill attention, 32k, all heads dense", ">= 0.95 of cuDNN", us.get("32k"), peer.get("prefill_32768_us"), 0.95))
+    rows.append(part("prefill attention, 128k, half of the KV heads streaming", us.get("128k-half-streaming"), us.get("128k"), 0.65, "dense"))
+    rows.append(part("prefill attention, 32k, chunks of 512", us.get("32k-chunks-512"), us.get("32k"), None, "the whole prompt"))
     attention = output(machine, "attention_cuda_bench")
     dense = number(attention, r"decode BF16 +Hq 32 Hk 8 D 128 P 32 batch 8 context 131072 +([\d.]+) us")
     listed = number(attention, r"decode BF16 +Hq 32 Hk 8 D 128 P 32 batch 8 context 131072 list 64 +([\d.]+) us")
     cudnn = peer.get("decode_8x131072_us")
     rows.append(against("dense paged decode, batch 8 at 128k", ">= 0.9 of cuDNN", dense, cudnn, 0.9))
+    if not listed:
+        rows.append(row("sparse decode, batch 8, 128k", ">= 9x faster than dense cuDNN", "not measured", False))
     selection = output(machine, "select_cuda_bench")
     both = number(selection, r"8 x 128k, Hk 8 G 4[^\n]*both +([\d.]+)") or number(selection, r"8 x 128k +bound[^\n]*both +([\d.]+)")
     if both and listed:
@@ -85,8 +95,26 @@ def kernels(machine):
 def transfers(machine):
     """gathers and saves over PCIe, and what they cost a neighbour"""
     text = output(machine, "transfer_cuda_bench")
-    print(text)
-    return [row("transfers (table in the log)", "shown", f"{len(text.splitlines())} lines", bool(text), log=text)]
+    rows = [row("transfers (table in the log)", "shown", f"{len(text.splitlines())} lines", bool(text), log=text)]
+    # "| bulk 4 blocks, 128 KB in flight | 44.5 (0.826) | ...": columns are pages of 4 to 64 KB.
+    gathers = [(found[1], re.findall(r"([\d.]+) \(([\d.]+)\)", found[2]))
+               for found in re.finditer(r"^\| ((?:uva|bulk) [1-8] blocks?, 128 KB in flight) \|(.*)", text, re.MULTILINE)]
+    for column, kib, least in ((2, 16, 0.9), (1, 8, 0.85), (3, 32, 0.9)):
+        what, must = f"gather of random pages of {kib} KiB, at most 8 blocks", f">= {least} of one big copy"
+        best = max(gathers, key=lambda g: float(g[1][column][1]), default=None)
+        rows.append(row(what, must, f"{best[1][column][0]} GB/s, {best[1][column][1]} of it: {best[0]}", float(best[1][column][1]) >= least)
+                    if best else row(what, must, "not measured", False))
+    text = output(machine, "gather_neighbour_bench")
+    ratios = {}  # M -> (ratio, gather GB/s, which) of the gathers, those of 49 GB/s first
+    for found in re.finditer(r"^\| (\d+) \| ((?:uva|bulk) [^|]*) \|(?: [\d.]+ \|){4} ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE):
+        ratios.setdefault(int(found[1]), []).append((float(found[4]) < 49, float(found[3]), float(found[4]), found[2]))
+    for rows_, found in sorted(ratios.items()):
+        slow, ratio, gbs, which = min(found)
+        rows.append(row(f"GEMM of {rows_} rows beside a gather / alone", "<= 1.15x at 49 GB/s", f"{ratio:.3f}x at {gbs:.1f} GB/s: {which.strip()}",
+                        ratio <= 1.15 and not slow))
+    if not ratios:
+        rows.append(row("GEMMs beside a gather", "<= 1.15x at 49 GB/s", "not measured", False))
+    return rows
 
 
 LONGNEEDLE = TOP / "models/longneedle/longneedle-q8_0.gguf"
@@ -183,7 +211,182 @@ def steps(machine):
     return rows
 
 
-GROUPS = {"needles": needles, "kernels": kernels, "transfers": transfers, "steps": steps}
+GIB = 1 << 30
+LAYERS, KV_HEADS, HEAD_DIM, WIDTH = 32, 8, 128, 4096  # of the 8B shape
+TOKEN_BYTES = LAYERS * KV_HEADS * HEAD_DIM * 2 * 2    # K and V of a token in BF16
+
+# vLLM 0.26 as above: tokens a second with 115 GiB of pages.
+VLLM_DECODE_TS = {7: 183, 28: 839, 109: 3261}
+
+
+def speed(test):
+    return f"{test['decode_ts']:.0f} tokens/s in steps of {test['decode_rows']:.1f} rows"
+
+
+def decode_options(count, depth, generated, *more):
+    """`count` prompts of their own with random K and V, then decode steps long enough to time alone."""
+    return ("--fill", "random", "--own-prompts", "-p", 0, "-n", generated, "-d", depth, "--streams", count, "-r", 1,
+            "--max-model-len", depth + generated + 64, *more)
+
+
+def resident(machine):
+    """decode of Llama-3.1-8B's shape with all of the GPU's memory for pages: sparse beside vLLM's recorded figures"""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        model = shape_8b(pathlib.Path(folder))
+        for count, depth, times in ((7, 130000, 5), (28, 32256, 3), (109, 7680, 2)):
+            what = f"{count} sequences of {depth}, sparse, budget 2048, decode"
+            must = f">= {times} times vLLM's {VLLM_DECODE_TS[count]} tokens/s"
+            tests = measure(machine, model, "--preset", "sparse", *decode_options(count, depth, 512),
+                            "--max-num-batched-tokens", 16384, "--chunk-size", 16384)
+            rows += [row(what, must, f"{speed(t)}: {t['decode_ts'] / VLLM_DECODE_TS[count]:.2f}x; "
+                         f"{count * (depth + 512) * TOKEN_BYTES / GIB:.0f} GiB of pages", t["decode_ts"] >= times * VLLM_DECODE_TS[count],
+                         result=t) for t in tests] or [row(what, must, "failed", False)]
+    return rows
+
+
+def trace(machine, length):
+    """A trace of what longneedle selects while it continues the texts of a needle set; made once, None if that fails."""
+    path = TOP / "build/traces" / f"{length}.jsonl"
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = path.with_suffix(".texts")
+    continued = 4600  # characters: about 1,300 steps
+    with open(NEEDLES / f"needles-{length}.jsonl") as source, open(texts, "w") as out:
+        for line in source:
+            text = json.loads(line)["context"]
+            item = {"kind": "text", "depth": 1.0, "question": text[-continued:], "answer": ""}
+            out.write(json.dumps({"context": text[:-continued], "items": [item]}) + "\n")
+    made = path.with_suffix(".part")
+    status, text = machine.run("spillway", "trace", LONGNEEDLE, texts, "-o", made, "--preset", "sparse", "--device", "cpu", timeout=400)
+    machine.log(f"trace-{length}", text)
+    if status != 0:
+        print(f"  trace {length}: status {status}: {text.strip().splitlines()[-1] if text.strip() else ''}")
+        return None
+    made.rename(path)
+    return path
+
+
+STEP_ROWS = 2048  # of runs whose device memory is small
+
+
+def device_memory(for_kv, context):
+    """Options of a preset that prefills by layers: `for_kv` bytes, what waits between layers, and workspace of steps of STEP_ROWS."""
+    pages = -(-context // 32) + -(-STEP_ROWS // 32)
+    return "--max-num-batched-tokens", STEP_ROWS, "--device-memory", for_kv + (pages * 32 + STEP_ROWS) * WIDTH * 4 + 320 * 2**20
+
+
+def for_kv(test):
+    """Bytes of frames, statistics, tables, layer buffers and scratch, as planned."""
+    s = test["sizes"]
+    return s["device_bytes"] - s["activation_bytes"] - s["workspace_bytes"] - s["staging_bytes"]
+
+
+def missed(test):
+    kv = test["kv"]
+    return f"{100 * kv['pages_missed'] / max(1, kv['pages_selected']):.1f} % of the pages missed"
+
+
+def tiered(machine, model, count, depth, generated, recorded, reuse):
+    """`full` in 16 GiB for KV, its selections replayed; {} if it failed."""
+    tests = measure(machine, model, "--preset", "full", *decode_options(count, depth, generated), "--replay-selections", recorded,
+                    "--reuse-interval", reuse, *device_memory(16 * GIB, depth + generated + 64), "--host-memory", "96GiB",
+                    "--max-inject-tokens", (depth + 2) * LAYERS)
+    return tests[0] if tests else {}
+
+
+def capped(machine, length, count, depth, fitting, least):
+    generated = 384
+    recorded = trace(machine, length)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        model = shape_8b(pathlib.Path(folder))
+        dense = measure(machine, model, "--preset", "dense", *decode_options(fitting, depth, generated),
+                        "--max-num-batched-tokens", STEP_ROWS, "--device-memory", 16 * GIB + 384 * 2**20)
+        for reuse, times in least.items():
+            what = f"16 GiB for KV, {count} requests of {depth}, decode of full / dense, reuse {reuse}"
+            full = tiered(machine, model, count, depth, generated, recorded, reuse) if recorded else {}
+            if not full or not dense:
+                rows.append(row(what, f">= {times}x", "failed", False))
+                continue
+            ratio = full["decode_ts"] / dense[0]["decode_ts"]
+            rows.append(row(what, f">= {times}x", f"{speed(full)} against {speed(dense[0])}: {ratio:.2f}x; {missed(full)}; "
+                            f"{for_kv(full) / GIB:.2f} GiB planned for KV", ratio >= times, full=full, dense=dense[0]))
+    return rows
+
+
+def capped_32k(machine):
+    """16 GiB for KV and 24 requests of 32k: full with a recorded trace's selections beside dense"""
+    return capped(machine, "32k", 24, 32000, 3, {1: 2.0, 4: 2.5})
+
+
+def capped_128k(machine):
+    """16 GiB for KV and 6 requests of 129,024 tokens: the same"""
+    return capped(machine, "128k", 6, 129024, 1, {1: 4.0, 4: 5.0})
+
+
+def serving(machine):
+    """full beside dense where everything fits"""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        model = shape_8b(pathlib.Path(folder))
+        for count in (1, 64):
+            common = ("--own-prompts", "-p", 0, "-n", 256, "-d", 1024, "--streams", count, "-r", 3, "--max-model-len", 2048)
+            results = [measure(machine, model, "--preset", preset, *common, *more)
+                       for preset, more in (("dense", ()), ("full", ("--host-memory", "12GiB")), ("dense", ()))]
+            what = f"batch {count}, 1k in, 256 out, full / dense"
+            if not all(results):
+                rows.append(row(what, ">= 0.98x", "failed", False))
+                continue
+            first, full, last = (statistics.median(tests[0]["samples_ts"]) for tests in results)
+            dense = max(first, last)
+            rows.append(row(what, ">= 0.98x", f"{full:.0f} against {dense:.0f} tokens/s: {full / dense:.3f}x", full >= 0.98 * dense,
+                            decode_ts=[tests[0]["decode_ts"] for tests in results]))
+    return rows
+
+
+def half_streaming(folder):
+    """A heads file of the 8B shape: every other KV head sees its first 128 and last 1024 tokens only."""
+    path = folder / "heads.json"
+    path.write_text(json.dumps({"version": 1, "model": "8B shape", "sink": 128, "local": 1024,
+                                "streaming": [[head % 2 for head in range(KV_HEADS)] for _ in range(LAYERS)]}))
+    return path
+
+
+def long_prompts(machine):
+    """a prompt of 128k: half of the KV heads streaming, and in 2 GiB of device memory for KV"""
+    rows = []
+    prompt = 130816
+    # A short prompt first, so that choosing kernels is not timed.
+    common = ("--own-prompts", "-p", f"8192,{prompt}", "-n", 0, "-r", 1, "--max-model-len", 131072)
+    with tempfile.TemporaryDirectory() as folder:
+        model = shape_8b(pathlib.Path(folder))
+        dense = measure(machine, model, "--preset", "dense", *common)
+        half = measure(machine, model, "--preset", "duo", "--heads", half_streaming(pathlib.Path(folder)), *common)
+        what, must = "prompt of 128k, half of the KV heads streaming", "<= 0.75 of dense"
+        if dense and half:
+            one, other = (tests[-1]["samples_ns"][0] * 1e-9 for tests in (half, dense))
+            rows.append(row(what, must, f"{one:.2f} against {other:.2f} s: {one / other:.2f}", one <= 0.75 * other))
+        else:
+            rows.append(row(what, must, "failed", False))
+        tests = measure(machine, model, "--preset", "full", *common, "--max-num-seqs", 1, "--host-memory", "18GiB",
+                        *device_memory(2 * GIB, 131072))
+        what, must = "one prompt of 128k in 2 GiB for KV", "answers within the limit"
+        if tests:
+            kv = for_kv(tests[-1])
+            beside = tests[-1]["gpu_bytes_taken"] - tests[-1]["sizes"]["weights_bytes"]
+            rows.append(row(what, must, f"{tests[-1]['samples_ns'][0] * 1e-9:.2f} s; {kv / GIB:.2f} GiB for KV, {beside / GIB:.2f} GiB taken "
+                            f"beside the weights, {tests[-1]['sizes']['device_bytes'] / GIB:.2f} GiB of them planned",
+                            kv <= 2 * GIB and beside <= tests[-1]["sizes"]["device_bytes"] + tests[-1]["sizes"]["runtime_bytes"],
+                            result=tests[-1]))
+        else:
+            rows.append(row(what, must, "failed", False))
+    return rows
+
+
+GROUPS = {"needles": needles, "kernels": kernels, "transfers": transfers, "steps": steps, "resident": resident,
+          "capped-32k": capped_32k, "capped-128k": capped_128k, "serving": serving, "long-prompts": long_prompts}
 
 if __name__ == "__main__":
     sys.exit("rows of tools/gpu_check: run that")
