@@ -15,6 +15,22 @@ die() {
   exit 1
 }
 
+# The CUDA compiler, empty where there is none: installers leave it off the PATH.
+find_nvcc() { command -v nvcc || ls -d /usr/local/cuda/bin/nvcc 2> /dev/null || true; }
+
+# "NVIDIA H200, 9.0": the first GPU and its compute capability, empty where the driver shows none.
+find_gpu() { nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2> /dev/null | sed -n 1p || true; }
+
+# How to get the compiler, for people.
+toolkit_advice() {
+  local system=debian12
+  ! grep -qs '^ID=ubuntu' /etc/os-release || system=ubuntu2404
+  printf '%s\n' "CUDA 13's compiler, runtime and cuBLAS from NVIDIA's packages (3 GB; or https://developer.nvidia.com/cuda-downloads):" \
+    "  wget https://developer.download.nvidia.com/compute/cuda/repos/$system/x86_64/cuda-keyring_1.1-1_all.deb" \
+    "  sudo dpkg -i cuda-keyring_1.1-1_all.deb && sudo apt-get update" \
+    "  sudo apt-get install --no-install-recommends cuda-nvcc-13-0 cuda-cudart-dev-13-0 libcublas-dev-13-0"
+}
+
 stop_phase() {
   [ -z "$phase_pid" ] || kill "$phase_pid" 2>/dev/null || true
   exit 130
