@@ -309,6 +309,9 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
   if (e.max_num_batched_tokens == 0) {
     e.max_num_batched_tokens = house->gpu != nullptr ? kRowsOnGpu : kRowsOnCpu;
   }
+  if (house->gpu != nullptr && !options.kv.chunk_size) {
+    e.tiers.chunk_tokens = std::max(e.tiers.chunk_tokens, e.max_num_batched_tokens);
+  }
   e.max_num_seqs = std::min(e.max_num_seqs, e.max_num_batched_tokens);
   ASSIGN_OR_RETURN(
       house->sizes,
