@@ -95,7 +95,7 @@ struct Schedule {
 Schedule schedule_of(const DecodeVariant& variant, const DecodeLaunch& launch) {
   constexpr int kReserved = 1024;  // that the system takes of a block's shared memory
   const SharedLimits limits = shared_limits();
-  const int32_t places = launch.args.num_rows * launch.heads;
+  const int32_t places = launch.args.num_rows * launch.args.kv.num_kv_heads;
   const auto fit = [&](int32_t blocks) {
     const int32_t room = std::min(limits.sm / blocks - kReserved, limits.block);
     Schedule schedule = {.blocks = blocks};

@@ -11,380 +11,9 @@
 // order. Both merges have a fixed order: no bit depends on who was faster.
 #pragma once
 
-#include "ops/cuda/decode_walk.cuh"
-#include "ops/cuda/kv_unit.cuh"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/decode_copy.cuh"
 
 namespace ops::cuda {
-
-inline constexpr int kDecodeWarps = 4;  // that attend
-inline constexpr int kCopyingWarp = 4, kCountingWarp = 5;
-inline constexpr int kDecodeThreads = 6 * 32;
-inline constexpr int kPartHeads = 8;                     // query heads of a part: columns of an mma
-inline constexpr int kMergeChannels = 64;                // that the warps merge at a time
-inline constexpr int kMergeStride = kMergeChannels + 4;  // no two heads of a store in one bank
-inline constexpr int kItemSlots = 2;
-inline constexpr int kAttendBarrier = 1;  // named: among the attending warps
-
-// A split that the copying warp has begun, in shared memory.
-struct ItemSlot {
-  DecodeItem item;
-  int32_t index;  // of the launch; -1: there are no more
-};
-// What the counting warp found: whether this block merges the group of `item`.
-struct Verdict {
-  DecodeItem item;
-  int32_t index;
-  int32_t merge;  // the group of splits that it belongs to
-};
-
-// Shared memory of a block, in bytes from its start.
-struct DecodeShared {
-  int32_t queries;  // (kItemSlots, part_heads) rows of query_stride bytes
-  int32_t query_stride;
-  int32_t merge;     // (warps, part_heads, kMergeStride) f32; or weights (splits, part_heads)
-  int32_t sums;      // (warps, kPartHeads) maximum and sum
-  int32_t items;     // (kItemSlots) ItemSlot
-  int32_t verdicts;  // (2) Verdict
-  int32_t barriers;  // items begun, items free; splits done, counted; units full, units free
-  int32_t visible;   // (warps, stages) keys of the unit, and whether it is an open page's
-  int32_t begin;     // (places + 1) splits before each
-  int32_t bytes;
-};
-inline DecodeShared decode_shared(int32_t unit, int32_t stages, int32_t part_heads,
-                                  int32_t head_dim, int32_t places) {
-  DecodeShared at;
-  at.queries = kDecodeWarps * stages * unit;
-  at.query_stride = 2 * head_dim + 16;  // eight heads' same channels in different banks
-  at.merge = at.queries + kItemSlots * part_heads * at.query_stride;
-  at.sums = at.merge + kDecodeWarps * part_heads * kMergeStride * 4;
-  at.items = at.sums + kDecodeWarps * kPartHeads * 8;
-  at.verdicts = at.items + kItemSlots * static_cast<int32_t>(sizeof(ItemSlot));
-  at.barriers = at.verdicts + 2 * static_cast<int32_t>(sizeof(Verdict));
-  at.visible = at.barriers + 8 * (2 * kItemSlots + 4 + 2 * kDecodeWarps * stages);
-  at.begin = at.visible + 4 * kDecodeWarps * stages;
-  at.bytes = at.begin + 4 * (places + 1);
-  return at;
-}
-
-// The same as addresses, and where a warp is in the rings.
-struct DecodeBlock {
-  const DecodeLaunch& launch;
-  const DecodeShared& at;
-  std::byte* shared;
-  int32_t total;  // splits of the launch
-  int lane;
-
-  __device__ const int32_t* begin() const {
-    return reinterpret_cast<const int32_t*>(shared + at.begin);
-  }
-  __device__ ItemSlot& item_slot(int32_t n) const {
-    return reinterpret_cast<ItemSlot*>(shared + at.items)[n % kItemSlots];
-  }
-  __device__ std::byte* queries(int32_t n) const {
-    return shared + at.queries + n % kItemSlots * launch.part_heads * at.query_stride;
-  }
-  __device__ Verdict& verdict(int32_t n) const {
-    return reinterpret_cast<Verdict*>(shared + at.verdicts)[n % 2];
-  }
-  __device__ uint32_t& visible(int warp, int stage) const {
-    return reinterpret_cast<uint32_t*>(shared + at.visible)[warp * launch.stages + stage];
-  }
-  template <core::DType kType, int kD>
-  __device__ uint32_t stage(int warp, int stage) const {
-    return ptx::shared_address(shared + (warp * launch.stages + stage) * unit_bytes<kType, kD>());
-  }
-  __device__ uint32_t barrier(int i) const {
-    return ptx::shared_address(shared + at.barriers) + 8 * i;
-  }
-  __device__ uint32_t item_begun(int32_t n) const { return barrier(n % kItemSlots); }
-  __device__ uint32_t item_free(int32_t n) const { return barrier(kItemSlots + n % kItemSlots); }
-  __device__ uint32_t split_done(int32_t n) const { return barrier(2 * kItemSlots + n % 2); }
-  __device__ uint32_t split_counted(int32_t n) const { return barrier(2 * kItemSlots + 2 + n % 2); }
-  __device__ uint32_t unit_full(int warp, int stage) const {
-    return barrier(2 * kItemSlots + 4 + warp * launch.stages + stage);
-  }
-  __device__ uint32_t unit_free(int warp, int stage) const {
-    return unit_full(warp, stage) + 8 * kDecodeWarps * launch.stages;
-  }
-
-  __device__ int32_t* counters(const DecodeItem& item) const {
-    return launch.counters +
-           (item.row * launch.heads + item.head * launch.parts + item.part) * kCounters;
-  }
-
-  __device__ void init_barriers() const {
-    for (int n = 0; n < kItemSlots; ++n) {
-      ptx::mbarrier_init(item_begun(n), 33);  // each lane's copies of the queries, and the item
-      ptx::mbarrier_init(item_free(n), kDecodeWarps + 1);
-    }
-    for (int n = 0; n < 2; ++n) {
-      ptx::mbarrier_init(split_done(n), kDecodeWarps);
-      ptx::mbarrier_init(split_counted(n), 1);
-    }
-    for (int warp = 0; warp < kDecodeWarps; ++warp) {
-      for (int stage = 0; stage < launch.stages; ++stage) {
-        ptx::mbarrier_init(unit_full(warp, stage), 1);
-        ptx::mbarrier_init(unit_free(warp, stage), 1);
-      }
-    }
-  }
-  // The next stage of all rings; its phase turns at the end.
-  __device__ void next(int& stage, uint32_t& phase) const {
-    if (++stage == launch.stages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-};
-
-// Parity of the n-th use of one of `slots` barriers.
-__device__ __forceinline__ uint32_t parity(int32_t n, int32_t slots) {
-  return static_cast<uint32_t>(n / slots) & 1u;
-}
-
-// --- Copying ------------------------------------------------------------------------------------
-
-// A split's pages: what was looked up for a unit, by one lane for each of 32, is flat frame
-// found * scale + offset of the pool or the rings, or the open row of the row's own page.
-struct UnitPages {
-  const std::byte* base;
-  const CUtensorMap* map;
-  int32_t scale, offset;
-};
-constexpr uint32_t kOpenBit = 1u << 16;  // of `visible`
-
-// Begins splits one ahead of what is copied, so that memory answers meanwhile.
-template <core::DType kType>
-struct ItemCursor {
-  int32_t number;  // of the split in the launch
-  DecodeItem item;
-  Walk walk;
-  UnitPages pages;
-  int32_t loaded;              // units looked up: 64 from here
-  int32_t frame, frame_after;  // of unit `loaded` + lane, and 32 on
-
-  __device__ void open(const DecodeBlock& block, int32_t next) {
-    number = next;
-    if (number >= block.total) return;
-    const DecodeLaunch& launch = block.launch;
-    const KvLayer& kv = launch.args.kv;
-    item = find_item(launch, block.begin(), number);
-    const int32_t position = launch.args.rows.positions[item.row];
-    walk = walk_of(launch.args, item.row, item.head, position);
-    const int32_t units = num_units(launch, walk, position);
-    const int32_t size = split_units(units);
-    item.unit_begin = item.split * size;
-    item.unit_end = min(item.unit_begin + size, units);
-    const PageTable& table = launch.args.rows.tables[launch.args.rows.row_tables[item.row]];
-    const int32_t column = kv.columns[item.head];
-    pages = {kv.pool.base, &launch.pool_map, 1, 0};
-    if (column < 0) {
-      pages = {kv.rings.base, &launch.ring_map, kv.rings.num_columns, kv.ring_columns[item.head]};
-    } else if (walk.list == nullptr && table.head_stride == 0) {
-      pages.scale = kv.pool.num_columns;
-      pages.offset = column;
-    }
-    loaded = item.unit_begin;
-    frame = find_frame(launch, loaded + block.lane);
-    frame_after = find_frame(launch, loaded + 32 + block.lane);
-  }
-
-  // The next 32 units, when those looked up are copied.
-  __device__ void turn(const DecodeLaunch& launch, int lane) {
-    loaded += 32;
-    frame = frame_after;
-    frame_after = find_frame(launch, loaded + 32 + lane);
-  }
-  __device__ int32_t find_frame(const DecodeLaunch& launch, int32_t unit) const {
-    if (unit >= item.unit_end) return 0;
-    const KvLayer& kv = launch.args.kv;
-    const PageTable& table = launch.args.rows.tables[launch.args.rows.row_tables[item.row]];
-    const int32_t rank = unit >> launch.unit_shift, page = walk.page(rank);
-    if (is_open(rank)) {
-      const int32_t position = launch.args.rows.positions[item.row];
-      return table.open_rows[position / kv.pool.page.page_tokens - table.open_begin];
-    }
-    if (walk.list != nullptr) return walk.list[rank];
-    if (kv.columns[item.head] >= 0) return table.frames[item.head * table.head_stride + page];
-    const RingPool& rings = kv.rings;
-    const int32_t place = page < rings.sink_pages
-                              ? page
-                              : rings.sink_pages + (page - rings.sink_pages) % rings.ring_pages;
-    return table.slot * (rings.sink_pages + rings.ring_pages) + place;
-  }
-  __device__ bool is_open(int32_t rank) const {
-    return is_quantised(kType) && rank == walk.num_ranks - 1;
-  }
-};
-
-// Starts the copies of the n-th split's query heads and says what the split is.
-template <int kD>
-__device__ inline void begin_item(const DecodeBlock& block, const DecodeItem& item, int32_t index,
-                                  int32_t n) {
-  const DecodeLaunch& launch = block.launch;
-  if (n >= kItemSlots) ptx::mbarrier_wait(block.item_free(n), parity(n - kItemSlots, kItemSlots));
-  const int heads = min(kPartHeads, launch.group - item.part * kPartHeads);
-  const __nv_bfloat16* from = launch.args.q + item.row * launch.args.q_stride +
-                              int64_t{item.head * launch.group + item.part * kPartHeads} * kD;
-  const uint32_t to = ptx::shared_address(block.queries(n));
-  for (int chunk = block.lane; chunk < heads * kD / 8; chunk += 32) {
-    const int head = chunk / (kD / 8), at = chunk % (kD / 8);
-    ptx::cp_async_16(to + head * block.at.query_stride + at * 16, from + chunk * 8);
-  }
-  if (block.lane == 0) {
-    block.item_slot(n) = {item, index};
-    ptx::mbarrier_arrive(block.item_begun(n));
-  }
-  ptx::cp_async_arrive(block.item_begun(n));
-}
-
-// Says that there are no more splits.
-__device__ inline void end_items(const DecodeBlock& block, int32_t n) {
-  if (n >= kItemSlots) ptx::mbarrier_wait(block.item_free(n), parity(n - kItemSlots, kItemSlots));
-  if (block.lane == 0) {
-    block.item_slot(n).index = -1;
-    ptx::mbarrier_arrive(block.item_begun(n));
-  }
-  ptx::cp_async_arrive(block.item_begun(n));
-}
-
-// The next split that no block has taken, asked for by lane 0; -1 in the others.
-__device__ __forceinline__ int32_t take_split(const DecodeBlock& block) {
-  return block.lane == 0 ? static_cast<int32_t>(gridDim.x) + atomicAdd(block.launch.queue, 1) : -1;
-}
-// The last block to be through leaves the queue as it was.
-__device__ inline void leave_queue(const DecodeBlock& block) {
-  if (block.lane != 0) return;
-  __threadfence();
-  int32_t* queue = block.launch.queue;
-  if (atomicAdd(queue + 1, 1) == static_cast<int32_t>(gridDim.x) - 1) queue[0] = queue[1] = 0;
-}
-
-// Where a unit is.
-struct UnitPlace {
-  int32_t rank, token, key;  // page of the list, token of the page, key
-};
-template <core::DType kType>
-__device__ __forceinline__ UnitPlace place_of(const DecodeLaunch& launch,
-                                              const ItemCursor<kType>& cursor, int32_t unit) {
-  const int32_t rank = unit >> launch.unit_shift;
-  const int32_t token = (unit & ((1 << launch.unit_shift) - 1)) * kUnitKeys;
-  return {rank, token, cursor.walk.page(rank) * launch.args.kv.pool.page.page_tokens + token};
-}
-
-// Starts the copies of a round: a unit for each attending warp, each by one lane, if the copy
-// engine can bring them all. False: it cannot.
-template <core::DType kType, int kD>
-__device__ __forceinline__ bool copy_round_tensor(const DecodeBlock& block,
-                                                  const ItemCursor<kType>& cursor, int32_t first,
-                                                  int stage, uint32_t phase, bool mixed) {
-  const DecodeLaunch& launch = block.launch;
-  if (!launch.has_tensor_maps) return false;
-  const KvLayer& kv = launch.args.kv;
-  const int warp = block.lane % kDecodeWarps;
-  const int32_t unit = first + warp;
-  const bool exists = unit < cursor.item.unit_end;
-  const UnitPlace at = place_of(launch, cursor, unit);
-  const bool whole = !cursor.is_open(at.rank) && cursor.walk.sees_unit(at.key);
-  const int32_t found = __shfl_sync(~0u, cursor.frame, unit - cursor.loaded);
-  if (!__all_sync(~0u, !exists || whole)) return false;
-  if (block.lane < kDecodeWarps) {
-    const uint32_t full = block.unit_full(warp, stage);
-    ptx::mbarrier_wait(block.unit_free(warp, stage), phase ^ 1);
-    block.visible(warp, stage) = exists ? 0xffffu : 0u;
-    if (mixed) ptx::fence_proxy_async();
-    if (exists) {
-      const int32_t frame = found * cursor.pages.scale + cursor.pages.offset;
-      copy_unit_tensor<kType, kD>(block.template stage<kType, kD>(warp, stage), cursor.pages.map,
-                                  frame, cursor.pages.base + frame * kv.pool.page_bytes,
-                                  kv.pool.page.page_tokens, at.token, full);
-    } else {
-      ptx::mbarrier_arrive(full);
-    }
-  }
-  __syncwarp();
-  return true;
-}
-
-// The same by all lanes, unit by unit: zeros for keys that the row does not see.
-template <core::DType kType, int kD>
-__device__ __forceinline__ void copy_round(const DecodeBlock& block,
-                                           const ItemCursor<kType>& cursor, int32_t first,
-                                           int stage, uint32_t phase) {
-  const DecodeLaunch& launch = block.launch;
-  const KvLayer& kv = launch.args.kv;
-  const int32_t page_tokens = kv.pool.page.page_tokens;
-  const int lane = block.lane;
-#pragma unroll 1
-  for (int warp = 0; warp < kDecodeWarps; ++warp) {
-    const uint32_t full = block.unit_full(warp, stage);
-    ptx::mbarrier_wait(block.unit_free(warp, stage), phase ^ 1);
-    const int32_t unit = first + warp;
-    uint32_t visible = 0;
-    if (unit < cursor.item.unit_end) {
-      const int32_t found = __shfl_sync(~0u, cursor.frame, unit - cursor.loaded);
-      const UnitPlace at = place_of(launch, cursor, unit);
-      visible = __ballot_sync(~0u, cursor.walk.sees(at.key + (lane & 15))) & 0xffffu;
-      const uint32_t to = block.template stage<kType, kD>(warp, stage);
-      if (visible == 0) {
-        // Between a streaming head's sink and its last tokens.
-      } else if (cursor.is_open(at.rank)) {
-        const int64_t open =
-            int64_t{found} * kv.open.num_columns + kv.open_column + cursor.item.head;
-        copy_unit<core::DType::kBF16, kD>(to, kv.open.base + open * kv.open.page_bytes, page_tokens,
-                                          at.token, visible, lane);
-        visible |= kOpenBit;
-      } else {
-        const int32_t frame = found * cursor.pages.scale + cursor.pages.offset;
-        copy_unit<kType, kD>(to, cursor.pages.base + frame * kv.pool.page_bytes, page_tokens,
-                             at.token, visible, lane);
-      }
-    }
-    ptx::cp_async_arrive_extra(full);
-    __syncwarp();
-    if (lane == 0) {
-      block.visible(warp, stage) = visible;
-      ptx::mbarrier_arrive(full);
-    }
-  }
-}
-
-// Copies all units of the block's splits.
-template <core::DType kType, int kD>
-__device__ inline void copy_units(const DecodeBlock& block) {
-  int stage = 0;
-  uint32_t phase = 0;
-  int mixed = 0;  // rounds whose stages threads have written
-  ItemCursor<kType> cursor, next;
-  cursor.open(block, blockIdx.x);
-  int32_t n = 0;
-  int32_t taken = cursor.number < block.total ? take_split(block) : 0;
-  for (; cursor.number < block.total; ++n) {
-    begin_item<kD>(block, cursor.item, cursor.number, n);
-    // The next split is looked up once a few copies of this one are under way.
-    const int32_t open_at =
-        min(cursor.item.unit_begin + 2 * kDecodeWarps, cursor.item.unit_end - 1);
-    for (int32_t unit = cursor.item.unit_begin; unit < cursor.item.unit_end; unit += kDecodeWarps) {
-      if (unit - cursor.loaded == 32) cursor.turn(block.launch, block.lane);
-      if (!copy_round_tensor<kType, kD>(block, cursor, unit, stage, phase, mixed > 0)) {
-        copy_round<kType, kD>(block, cursor, unit, stage, phase);
-        mixed = block.launch.stages + 1;
-      }
-      if (mixed > 0) --mixed;
-      block.next(stage, phase);
-      if (unit <= open_at && open_at < unit + kDecodeWarps) {
-        next.open(block, __shfl_sync(~0u, taken, 0));
-        if (next.number < block.total) taken = take_split(block);
-      }
-    }
-    cursor = next;
-  }
-  end_items(block, n);
-  leave_queue(block);
-}
-
-// --- Attending ----------------------------------------------------------------------------------
 
 // What a warp knows of its keys so far: heads 2t and 2t + 1 of the part in each lane.
 template <int kD>
@@ -601,19 +230,16 @@ struct MergeRange {
   int32_t count, step;
 };
 
-// Merges in order: into the output, or in place of the first. By the attending warps.
-template <int kD>
-__device__ inline void merge_results(const DecodeBlock& block, const DecodeItem& item,
-                                     const MergeRange& range, bool final) {
+// What each of `count` results weighs, to shared memory; not of the last merge: their maximum and
+// sum in place of the first's. Ends in a barrier of the attending warps.
+__device__ inline void weigh_results(const DecodeBlock& block, int heads, int64_t first,
+                                     int32_t step, int32_t count, bool final) {
   const DecodeLaunch& launch = block.launch;
   auto* weights = reinterpret_cast<float*>(block.shared + block.at.merge);  // (splits, part_heads)
   const int warp = threadIdx.x / 32, lane = block.lane;
-  const int heads = min(kPartHeads, launch.group - item.part * kPartHeads);
-  const int64_t first = range.first * launch.part_heads;
-  const int32_t step = range.step * launch.part_heads;
   for (int h = warp; h < heads; h += kDecodeWarps) {
     float2 part = {-INFINITY, 0.0f};
-    if (lane < range.count) part = __ldcg(&launch.sums[first + lane * step + h]);
+    if (lane < count) part = __ldcg(&launch.sums[first + lane * step + h]);
     float max = part.x;
 #pragma unroll
     for (int distance = 1; distance < kMergeSplits; distance *= 2) {
@@ -629,15 +255,34 @@ __device__ inline void merge_results(const DecodeBlock& block, const DecodeItem&
     if (lane == 0 && !final) launch.sums[first + h] = {max, sum};
   }
   ptx::named_sync(kAttendBarrier, kDecodeWarps * 32);
-  for (int i = threadIdx.x; i < heads * (kD / 4); i += kDecodeWarps * 32) {
+}
+
+// Merges in order: into the output, or in place of the first. By the attending warps.
+template <int kD>
+__device__ inline void merge_results(const DecodeBlock& block, const DecodeItem& item,
+                                     const MergeRange& range, bool final) {
+  const DecodeLaunch& launch = block.launch;
+  auto* weights = reinterpret_cast<float*>(block.shared + block.at.merge);  // (splits, part_heads)
+  const int heads = min(kPartHeads, launch.group - item.part * kPartHeads);
+  const int64_t first = range.first * launch.part_heads;
+  const int32_t step = range.step * launch.part_heads;
+  bool weighed = false;
+  for (int begin = 0; begin < heads * (kD / 4); begin += kDecodeWarps * 32) {
+    const int i = begin + static_cast<int>(threadIdx.x);
+    const bool mine = i < heads * (kD / 4);
     const int h = i / (kD / 4), channel = i % (kD / 4) * 4;
     float* from = launch.partial + (first + h) * kD + channel;
     float4 x[kMergeSplits];
 #pragma unroll
     for (int s = 0; s < kMergeSplits; ++s) {
       x[s] = {};
-      if (s < range.count) x[s] = __ldcg(reinterpret_cast<const float4*>(from + s * step * kD));
+      if (mine && s < range.count) {
+        x[s] = __ldcg(reinterpret_cast<const float4*>(from + int64_t{s} * step * kD));
+      }
     }
+    if (!weighed) weigh_results(block, heads, first, step, range.count, final);
+    weighed = true;
+    if (!mine) continue;
     float4 out = {};
 #pragma unroll
     for (int s = 0; s < kMergeSplits; ++s) {
@@ -662,24 +307,27 @@ __device__ inline void merge_if_last(const DecodeBlock& block, int32_t n) {
   const Verdict& verdict = block.verdict(n);
   if (verdict.merge == 0) return;
   const DecodeItem item = verdict.item;
-  const int64_t list = verdict.index - item.split;  // the list's first split
+  const int32_t parts = block.launch.parts;
+  const int64_t list = verdict.index - item.split * parts;  // the list's first split
   const int32_t groups = (item.num_splits + kMergeSplits - 1) / kMergeSplits;
   const int32_t begin = item.split / kMergeSplits * kMergeSplits;
-  const MergeRange group = {list + begin, min(kMergeSplits, item.num_splits - begin), 1};
+  const MergeRange group = {list + begin * parts, min(kMergeSplits, item.num_splits - begin),
+                            parts};
   merge_results<kD>(block, item, group, groups == 1);
   if (groups == 1) return;
   auto* last = reinterpret_cast<int32_t*>(block.shared + block.at.merge);
   if (threadIdx.x == 0) {
     int32_t* counter = block.counters(item) + kMergeGroupsMax;
-    __threadfence();
-    *last = atomicAdd(counter, 1) == groups - 1;
-    __threadfence();
-    if (*last != 0) *counter = 0;
+    *last = ptx::atomic_add_release(counter, 1) == groups - 1;
+    if (*last != 0) {
+      __threadfence();
+      *counter = 0;
+    }
   }
   ptx::named_sync(kAttendBarrier, kDecodeWarps * 32);
   const bool merges_list = *last != 0;
   ptx::named_sync(kAttendBarrier, kDecodeWarps * 32);
-  if (merges_list) merge_results<kD>(block, item, {list, groups, kMergeSplits}, true);
+  if (merges_list) merge_results<kD>(block, item, {list, groups, kMergeSplits * parts}, true);
 }
 
 // Attends to the warp's units of all splits of the block.
@@ -738,10 +386,11 @@ __device__ inline void count_done(const DecodeBlock& block) {
       const int32_t group = item.split / kMergeSplits;
       const int32_t size = min(kMergeSplits, item.num_splits - group * kMergeSplits);
       int32_t* counter = block.counters(item) + group;
-      __threadfence();  // the split's result is seen before it is counted
-      last = atomicAdd(counter, 1) == size - 1;
-      __threadfence();  // and the others' after
-      if (last) *counter = 0;
+      last = ptx::atomic_add_release(counter, 1) == size - 1;
+      if (last) {
+        __threadfence();  // what the others counted is seen
+        *counter = 0;
+      }
     }
     block.verdict(n) = {item, index, last};
     ptx::mbarrier_arrive(block.split_counted(n));
@@ -761,7 +410,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
   wait_for_stream();
   let_next_start();
   count_splits(launch, reinterpret_cast<int32_t*>(shared + at.begin));
-  block.total = block.begin()[launch.args.num_rows * launch.heads];
+  block.total = block.begin()[launch.args.num_rows * launch.args.kv.num_kv_heads];
   const int warp = threadIdx.x / 32;
   if (warp < kDecodeWarps) {
     attend_units<kType, kD>(block);

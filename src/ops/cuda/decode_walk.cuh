@@ -108,21 +108,21 @@ struct DecodeItem {
   int32_t unit_begin, unit_end;  // of the list
 };
 
-// Writes how many splits the (row, head, part)s before each have, and all, to
-// begin[0, rows * heads]. By all threads of a block; ends in a barrier.
+// Writes how many splits the (row, KV head)s before each have, in all their parts, and all, to
+// begin[0, rows * Hk]. By all threads of a block; ends in a barrier.
 __device__ inline void count_splits(const DecodeLaunch& launch, int32_t* begin) {
   const DecodeArgs& args = launch.args;
-  const int32_t places = args.num_rows * launch.heads;
+  const int32_t places = args.num_rows * args.kv.num_kv_heads;
   for (int32_t i = threadIdx.x; i < places; i += blockDim.x) {
-    const int32_t row = i / launch.heads, head = i % launch.heads / launch.parts;
-    int32_t splits = 0;
-    if (args.rows.row_tables[row] >= 0) {
-      const int32_t position = args.rows.positions[row];
-      const int32_t units = num_units(launch, walk_of(args, row, head, position), position);
-      const int32_t size = split_units(units);
-      splits = (units + size - 1) / size;
-    }
-    begin[i + 1] = splits;
+    const int32_t row = i / args.kv.num_kv_heads, head = i % args.kv.num_kv_heads;
+    // Asked for together: a trip to memory is most of a short launch.
+    const int32_t table = args.rows.row_tables[row];
+    const int32_t position = max(args.rows.positions[row], 0);
+    const int32_t units = num_units(launch, walk_of(args, row, head, position), position);
+    const int32_t size = split_units(units);
+    begin[i + 1] = table < 0 ? 0 : (units + size - 1) / size * launch.parts;
+    if (table >= 0) asm volatile("prefetch.global.L1 [%0];" ::"l"(args.rows.tables + table));
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(args.kv.columns + head));
   }
   __syncthreads();
   if (threadIdx.x < 32) {
@@ -143,10 +143,11 @@ __device__ inline void count_splits(const DecodeLaunch& launch, int32_t* begin) 
   __syncthreads();
 }
 
-// Split `index` of the launch. REQUIRES: index < begin[rows * heads].
+// Split `index` of the launch. REQUIRES: index < begin[rows * Hk].
 __device__ inline DecodeItem find_item(const DecodeLaunch& launch, const int32_t* begin,
                                        int32_t index) {
-  int32_t low = 0, high = launch.args.num_rows * launch.heads - 1;
+  const int32_t heads = launch.args.kv.num_kv_heads;
+  int32_t low = 0, high = launch.args.num_rows * heads - 1;
   while (low < high) {  // the last place that begins at or before index
     const int32_t middle = (low + high + 1) / 2;
     if (begin[middle] <= index) {
@@ -156,11 +157,12 @@ __device__ inline DecodeItem find_item(const DecodeLaunch& launch, const int32_t
     }
   }
   DecodeItem item;
-  item.row = low / launch.heads;
-  item.head = low % launch.heads / launch.parts;
-  item.part = low % launch.parts;
-  item.split = index - begin[low];
-  item.num_splits = begin[low + 1] - begin[low];
+  item.row = low / heads;
+  item.head = low % heads;
+  // The parts of a split follow one another: all but the first find it in the L2.
+  item.part = (index - begin[low]) % launch.parts;
+  item.split = (index - begin[low]) / launch.parts;
+  item.num_splits = (begin[low + 1] - begin[low]) / launch.parts;
   return item;
 }
 

@@ -106,19 +106,27 @@ __device__ __forceinline__ void copy_unit(uint32_t to, const std::byte* page, in
 }
 
 // The same of keys that are all visible, by Hopper's copy engine: for one lane. `map`: of the
-// frames. Counts at `full` in bytes, and one arrival.
+// frames. Counts at `full` in bytes, and one arrival. `mixed`: threads may have written there
+// before.
 template <core::DType kType, int kD>
 __device__ __forceinline__ void copy_unit_tensor(uint32_t to, const CUtensorMap* map, int32_t frame,
                                                  const std::byte* page, int32_t page_tokens,
-                                                 int32_t token, uint32_t full) {
+                                                 int32_t token, uint32_t full, bool mixed) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   using Rows = UnitRows<kType, kD>;
+  if (mixed) ptx::fence_proxy_async();
   ptx::mbarrier_arrive_expect(full, 2 * Rows::kBytes + 16 * Rows::kScaleChunks);
   ptx::tensor_load_5d(to, map, token, frame, full);
   if constexpr (Rows::kScaleChunks > 0) {
     ptx::bulk_load(to + 2 * Rows::kBytes, page + 2 * page_tokens * Rows::kRowBytes,
                    16 * Rows::kScaleChunks, full);
   }
+#endif
+}
+
+__device__ __forceinline__ void prefetch_unit_map(const CUtensorMap* map) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  ptx::prefetch_tensor_map(map);
 #endif
 }
 
@@ -139,7 +147,21 @@ __device__ __forceinline__ float2 floats_of_e4m3(uint32_t codes) {
   return __half22float2(*reinterpret_cast<const __half2*>(&bits));
 }
 
-// Four elements at `from` as two pairs. `scales`: of these channels (quantised K).
+// Four codes times their channels' scales as two pairs.
+template <core::DType kType>
+__device__ __forceinline__ uint2 quad_of_codes(uint32_t codes, float4 scales) {
+  if constexpr (kType == core::DType::kI8) {
+    const float4 x = floats_of_int8(codes);
+    return {ptx::pack_bf16(x.x * scales.x, x.y * scales.y),
+            ptx::pack_bf16(x.z * scales.z, x.w * scales.w)};
+  } else {
+    const float2 a = floats_of_e4m3(__byte_perm(codes, 0, 0x1404));
+    const float2 b = floats_of_e4m3(__byte_perm(codes, 0, 0x3424));
+    return {ptx::pack_bf16(a.x * (256 * scales.x), a.y * (256 * scales.y)),
+            ptx::pack_bf16(b.x * (256 * scales.z), b.y * (256 * scales.w))};
+  }
+}
+// Four elements at `from` as two pairs. `scales`: of these channels (quantised pages).
 template <core::DType kType>
 __device__ __forceinline__ uint2 load_quad(const std::byte* from, float4 scales) {
   if constexpr (kType == core::DType::kBF16) {
@@ -152,16 +174,8 @@ __device__ __forceinline__ uint2 load_quad(const std::byte* from, float4 scales)
   } else if constexpr (kType == core::DType::kF32) {
     const float4 x = *reinterpret_cast<const float4*>(from);
     return {ptx::pack_bf16(x.x, x.y), ptx::pack_bf16(x.z, x.w)};
-  } else if constexpr (kType == core::DType::kI8) {
-    const float4 x = floats_of_int8(*reinterpret_cast<const uint32_t*>(from));
-    return {ptx::pack_bf16(x.x * scales.x, x.y * scales.y),
-            ptx::pack_bf16(x.z * scales.z, x.w * scales.w)};
   } else {
-    const uint32_t codes = *reinterpret_cast<const uint32_t*>(from);
-    const float2 a = floats_of_e4m3(__byte_perm(codes, 0, 0x1404));
-    const float2 b = floats_of_e4m3(__byte_perm(codes, 0, 0x3424));
-    return {ptx::pack_bf16(a.x * (256 * scales.x), a.y * (256 * scales.y)),
-            ptx::pack_bf16(b.x * (256 * scales.z), b.y * (256 * scales.w))};
+    return quad_of_codes<kType>(*reinterpret_cast<const uint32_t*>(from), scales);
   }
 }
 // Two elements.

@@ -83,6 +83,17 @@ __device__ __forceinline__ void fence_proxy_async() {
 #endif
 }
 
+// Adds after everything that this thread knows of has become visible to the GPU; returns what was
+// there. Unlike __threadfence() it leaves the L1 as it is.
+__device__ __forceinline__ int32_t atomic_add_release(int32_t* at, int32_t value) {
+  int32_t before;
+  asm volatile("atom.add.release.gpu.global.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(at), "r"(value)
+               : "memory");
+  return before;
+}
+
 // --- Copies -------------------------------------------------------------------------------------
 
 // sm_80: 16 bytes, past the L1; of which the first `bytes` are read and the rest are zeros.
