@@ -7,6 +7,7 @@
 namespace store::cuda {
 namespace {
 
+constexpr size_t kBatchMax = 1024;
 constexpr size_t kBatchMin = 4;  // below, single commands cost the caller less
 
 base::Result<void> to_io(cudaError_t status, const Run& run) {
@@ -45,7 +46,7 @@ void RunCopier::add(const Run& run) {
   bytes_.push_back(static_cast<size_t>(run.bytes));
 }
 
-base::Result<void> RunCopier::issue_batch(cudaStream_t stream) {
+base::Result<void> RunCopier::issue_batch(cudaStream_t stream, bool is_stable) {
   base::Result<void> result;
   if (to_.size() < kBatchMin) {
     for (size_t i = 0; i < to_.size() && result.ok(); ++i) {
@@ -55,7 +56,8 @@ base::Result<void> RunCopier::issue_batch(cudaStream_t stream) {
     }
   } else {
     cudaMemcpyAttributes attributes{};
-    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    attributes.srcAccessOrder =
+        is_stable ? cudaMemcpySrcAccessOrderAny : cudaMemcpySrcAccessOrderStream;
     size_t first = 0;
     result = to_io(cudaMemcpyBatchAsync(to_.data(), from_.data(), bytes_.data(), to_.size(),
                                         &attributes, &first, 1, stream),
@@ -85,7 +87,7 @@ base::Result<void> RunCopier::copy_extents(cudaStream_t stream, std::span<const 
     }
     runs = runs.subspan(own.size());
   }
-  return issue_batch(stream);
+  return issue_batch(stream, false);
 }
 
 base::Result<void> RunCopier::copy_pages(cudaStream_t stream, std::span<const Run> runs,
@@ -100,8 +102,11 @@ base::Result<void> RunCopier::copy_pages(cudaStream_t stream, std::span<const Ru
 }
 
 base::Result<void> RunCopier::copy_batched(cudaStream_t stream, std::span<const Run> runs) {
-  for (const Run& run : runs) add(run);
-  return issue_batch(stream);
+  for (size_t at = 0; at < runs.size(); at += kBatchMax) {
+    for (const Run& run : runs.subspan(at, std::min(kBatchMax, runs.size() - at))) add(run);
+    RETURN_IF_ERROR(issue_batch(stream, true));
+  }
+  return {};
 }
 
 }  // namespace store::cuda

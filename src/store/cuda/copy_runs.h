@@ -20,12 +20,13 @@ class RunCopier {
   base::Result<void> copy_extents(cudaStream_t stream, std::span<const Run> runs);
   // One command for each `page_bytes`.
   base::Result<void> copy_pages(cudaStream_t stream, std::span<const Run> runs, int64_t page_bytes);
-  // One batched command of all runs, as they are.
+  // Batched commands of the runs as they are. REQUIRES: what is read does not change until the
+  // copies are done, also by work that the stream holds.
   base::Result<void> copy_batched(cudaStream_t stream, std::span<const Run> runs);
 
  private:
   void add(const Run& run);
-  base::Result<void> issue_batch(cudaStream_t stream);
+  base::Result<void> issue_batch(cudaStream_t stream, bool is_stable);
 
   std::vector<void*> to_;
   std::vector<const void*> from_;
