@@ -246,18 +246,17 @@ def resident(machine):
 
 
 def trace(machine, length):
-    """A trace of what longneedle selects while it continues the texts of a needle set; made once, None if that fails."""
+    """A trace of what longneedle selects while it continues the first text of a needle set; made once, None if that fails."""
     path = TOP / "build/traces" / f"{length}.jsonl"
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     texts = path.with_suffix(".texts")
     continued = 4600  # characters: about 1,300 steps
-    with open(NEEDLES / f"needles-{length}.jsonl") as source, open(texts, "w") as out:
-        for line in source:
-            text = json.loads(line)["context"]
-            item = {"kind": "text", "depth": 1.0, "question": text[-continued:], "answer": ""}
-            out.write(json.dumps({"context": text[:-continued], "items": [item]}) + "\n")
+    with open(NEEDLES / f"needles-{length}.jsonl") as source:
+        text = json.loads(source.readline())["context"]
+    item = {"kind": "text", "depth": 1.0, "question": text[-continued:], "answer": ""}
+    texts.write_text(json.dumps({"context": text[:-continued], "items": [item]}) + "\n")
     made = path.with_suffix(".part")
     status, text = machine.run("spillway", "trace", LONGNEEDLE, texts, "-o", made, "--preset", "sparse", "--device", "cpu", timeout=400)
     machine.log(f"trace-{length}", text)
