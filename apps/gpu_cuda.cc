@@ -19,7 +19,7 @@ constexpr int64_t kHostReserveBytes = (int64_t{1} << 30) + (int64_t{512} << 20);
 
 model::cuda::DecoderLimits decoder_limits(const exec::KvOptions& kv, bool deterministic) {
   return {.rows_max = std::max(kv.rows_max, kv.max_num_seqs),
-          .logits_rows_max = exec::cuda::CudaExecutor::logits_rows_max(kv),
+          .logits_rows_max = kv.logits_rows_max(),
           .deterministic = deterministic};
 }
 

@@ -65,6 +65,19 @@ int32_t KvOptions::decode_rows_max() const {
   return std::min(rows_max, std::max(max_num_seqs, kReplayRows));
 }
 
+int32_t KvOptions::logits_rows_max() const {
+  constexpr int32_t kMost = 256, kLeast = 32;  // of 128k tokens: 128 and 16 MiB
+  return std::min(kMost, std::max(max_num_seqs, std::min(rows_max, kLeast)));
+}
+
+int32_t KvOptions::padded_rows(int32_t rows) const {
+  const int32_t most = std::min(max_num_seqs, logits_rows_max());
+  if (rows > most) return 0;
+  int32_t padded = 1;
+  while (padded < rows) padded += std::min(padded, padded < 64 ? 8 : 32);
+  return std::min(padded, most);
+}
+
 int32_t selecting_rows_max(const KvOptions& options) {
   if (!options.is_sparse()) return 0;
   const int64_t row_bytes = int64_t{options.num_kv_heads} * options.pages_max() * 4;

@@ -48,6 +48,11 @@ struct KvOptions {
   int32_t open_rows() const;
   // On a GPU: decode rows that attend together, all of a step but for long replays.
   int32_t decode_rows_max() const;
+  // On a GPU: rows whose logits are made together.
+  int32_t logits_rows_max() const;
+  // On a GPU: rows that a step of `rows` decode rows, one a sequence, is padded to, so that few
+  // graphs serve all steps: powers of two to 8, then steps of 8 to 64 and of 32. 0: no padding.
+  int32_t padded_rows(int32_t rows) const;
 };
 
 // Device bytes beside the weights and the model's workspace.

@@ -34,7 +34,7 @@ class TinyModel {
     auto decoder =
         model::cuda::Decoder::create(gpu_, *stream, pool_, files_,
                                      {.rows_max = shape_.rows_max,
-                                      .logits_rows_max = cuda::CudaExecutor::logits_rows_max(o.kv),
+                                      .logits_rows_max = o.kv.logits_rows_max(),
                                       .deterministic = true},
                                      {})
             .value();

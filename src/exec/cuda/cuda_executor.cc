@@ -8,9 +8,6 @@
 namespace exec::cuda {
 namespace {
 
-// Of a batch of one row in logits of 128k tokens: 512 KiB. Rows beyond go in another call.
-constexpr int32_t kLogitsRowsMax = 256;
-
 bool is_quantised(const KvOptions& kv) {
   return kv.page.is_quantised();
 }
@@ -46,24 +43,13 @@ void read_logprobs(const ops::cuda::SampleResult& from, core::PositionLogprobs* 
 
 }  // namespace
 
-int32_t CudaExecutor::logits_rows_max(const KvOptions& kv) {
-  return std::min(kLogitsRowsMax, std::max(kv.max_num_seqs, std::min(kv.rows_max, 32)));
-}
-
 int64_t CudaExecutor::staging_bytes(const core::ModelConfig& config, const KvOptions& kv,
                                     int num_sms) {
-  const int32_t rows = logits_rows_max(kv);
+  const int32_t rows = kv.logits_rows_max();
   return StepInputs::arena_bytes(kv) + StepOutputs::bytes(kv) + SampleInputs::bytes(kv) +
          CudaAttention::workspace_bytes(kv, config.num_q_heads, num_sms) +
          int64_t{rows} * config.vocab_size * 4 +
          ops::cuda::sample_workspace_bytes(rows, config.vocab_size);
-}
-
-int32_t CudaExecutor::padded_rows(const KvOptions& kv, int32_t rows) {
-  if (rows > std::min(kv.max_num_seqs, logits_rows_max(kv))) return 0;
-  int32_t padded = 1;
-  while (padded < rows) padded += std::max(1, std::min(padded, padded < 64 ? 8 : 32));
-  return std::min(padded, std::min(kv.max_num_seqs, logits_rows_max(kv)));
 }
 
 base::Result<std::unique_ptr<CudaExecutor>> CudaExecutor::create(
@@ -119,7 +105,7 @@ base::Result<void> CudaExecutor::allocate() {
   ASSIGN_OR_RETURN(inputs_,
                    StepInputs::create(kv, slot_memory_->rows(), select_.get(), tier_.get()));
   ASSIGN_OR_RETURN(outputs_, StepOutputs::create(kv));
-  const int32_t logits_rows = logits_rows_max(kv);
+  const int32_t logits_rows = kv.logits_rows_max();
   ASSIGN_OR_RETURN(samples_,
                    SampleInputs::create(kv, config.vocab_size, logits_rows, options_.eos));
   ASSIGN_OR_RETURN(attention_,
@@ -242,7 +228,7 @@ int32_t CudaExecutor::padding_of(std::span<const core::Segment> planned) const {
       return 0;
     }
   }
-  return planned.empty() ? 0 : padded_rows(options_.kv, static_cast<int32_t>(planned.size()));
+  return planned.empty() ? 0 : options_.kv.padded_rows(static_cast<int32_t>(planned.size()));
 }
 
 base::Result<void> CudaExecutor::run_pass(std::span<const core::Segment> planned,
@@ -351,7 +337,7 @@ base::Result<void> CudaExecutor::enqueue(const Pass& pass) {
 }
 
 base::Result<void> CudaExecutor::enqueue_logits(const Pass& pass) {
-  const int32_t rows_max = logits_rows_max(options_.kv);
+  const int32_t rows_max = options_.kv.logits_rows_max();
   for (int32_t begin = 0; begin < pass.logits_max; begin += rows_max) {
     const int32_t count = std::min(rows_max, pass.logits_max - begin);
     const int32_t* const rows = pass.logits_rows == nullptr ? nullptr : pass.logits_rows + begin;

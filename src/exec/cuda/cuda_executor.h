@@ -3,9 +3,10 @@
 // A step is built on the host (exec/cuda/step_inputs.h), copied up, enqueued on one stream, and
 // read back as one small copy (exec/cuda/step_outputs.h). Steps of one decode row a sequence are
 // padded to one of few numbers of rows and replayed as CUDA graphs: the same launches with the same
-// numbers, so a replayed step has the bits of one that was not. Logits are made logits_rows_max()
-// rows at a time. Everything is allocated in create(), but for graphs (as they are first needed)
-// and lists of logit changes that outgrow their buffers. Thread: the engine's.
+// numbers, so a replayed step has the bits of one that was not. Logits are made
+// KvOptions::logits_rows_max() rows at a time. Everything is allocated in create(), but for graphs
+// (as they are first needed) and lists of logit changes that outgrow their buffers. Thread: the
+// engine's.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,7 @@ struct CudaExecutorOptions {
   std::vector<core::TokenId> eos;       // masked while a sequence is shorter than min_tokens
   bool use_graphs = true;
   const SelectionTap* tap = nullptr;  // borrowed; chooses, does not watch
-  bool fill_random = false;  // passes with prompt rows compute K and V alone, at random
+  bool fill_random = false;           // passes with prompt rows compute K and V alone, at random
 };
 
 class CudaExecutor final : public Executor, private TileRunner {
@@ -66,12 +67,8 @@ class CudaExecutor final : public Executor, private TileRunner {
     if (disk_) disk_->tier().store().take_entries(entry);
   }
 
-  // Rows of one logits call.
-  static int32_t logits_rows_max(const KvOptions& kv);
   // Device bytes that create() takes beside the decoder and kv_bytes(options.kv).
   static int64_t staging_bytes(const core::ModelConfig& config, const KvOptions& kv, int num_sms);
-  // Rows that a step of `rows` single decode rows is padded to; 0: such a step is not padded.
-  static int32_t padded_rows(const KvOptions& kv, int32_t rows);
 
   // For tests: whose memory they look at.
   CudaKv& kv() { return kv_; }
