@@ -49,6 +49,8 @@ class Gpu {
   virtual ~Gpu() = default;
   virtual std::string name() const = 0;  // "NVIDIA H200"
   virtual std::string arch() const = 0;  // "sm_90"
+  // Errors: kUnsupported, a model whose shape its kernels do not take.
+  virtual base::Result<void> check(const core::ModelConfig& config) const = 0;
   // Its memory, and what a step of these sizes takes of it. `kv`: at most what will be asked for.
   virtual engine::MemorySizes memory(const core::ModelConfig& config, const exec::KvOptions& kv,
                                      bool deterministic) const = 0;

@@ -40,6 +40,10 @@ class CudaGpu final : public Gpu {
   std::string name() const override { return info_.name; }
   std::string arch() const override { return fmt::format("sm_{}{}", info_.major, info_.minor); }
 
+  base::Result<void> check(const core::ModelConfig& config) const override {
+    return model::cuda::Decoder::check(config);
+  }
+
   engine::MemorySizes memory(const core::ModelConfig& config, const exec::KvOptions& kv,
                              bool deterministic) const override {
     engine::MemorySizes memory;

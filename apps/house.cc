@@ -286,6 +286,10 @@ base::Result<void> choose_device(const ServingOptions& options, const exec::Sele
   if (options.device == "cpu" || (options.device == "auto" && !kBuiltForGpu)) return {};
   base::Result<std::unique_ptr<Gpu>> gpu = find_gpu();
   std::string why = gpu.ok() ? "" : gpu.error().message;
+  if (gpu.ok()) {
+    const base::Result<void> taken = (*gpu)->check(house->files->config);
+    if (!taken.ok()) why = taken.error().message;
+  }
   if (gpu.ok() && tap != nullptr && tap->watches()) {
     why = "selections are watched on the CPU alone";
   }

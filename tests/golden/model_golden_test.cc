@@ -7,11 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <numeric>
 
+#include "golden_arrays.h"
 #include "model_runner.h"
 
 namespace {
@@ -19,39 +17,12 @@ namespace {
 using core::DType;
 using core::RowKind;
 using device::Isa;
+using golden::data;
+using golden::golden_tokens;
 using golden::isas;
+using golden::read_array;
 using golden::Runner;
-
-std::string data(const std::string& path) {
-  return std::string(SPILLWAY_SOURCE_DIR) + "/" + path;
-}
-
-template <typename T>
-std::vector<T> read_array(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  EXPECT_TRUE(file.good()) << path;
-  std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
-  std::vector<T> values(bytes.size() / sizeof(T));
-  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
-  return values;
-}
-
-// tokens() of the script.
-std::vector<int32_t> golden_tokens(int32_t count, int32_t vocab) {
-  std::vector<int32_t> ids;
-  for (int32_t i = 0, x = 1; i < count; ++i) ids.push_back(x = (5 * x + 7 + i) % vocab);
-  return ids;
-}
-
-float worst_difference(std::span<const float> a, std::span<const float> b) {
-  EXPECT_EQ(a.size(), b.size());
-  float worst = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const float d = std::fabs(a[i] - b[i]);
-    if (!(d <= worst)) worst = d;  // NaN sticks
-  }
-  return worst;
-}
+using golden::worst_difference;
 
 struct Case {
   const char* name;

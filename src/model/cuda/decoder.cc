@@ -42,8 +42,9 @@ ops::cuda::LinearOptions linear_options(const DecoderLimits& limits) {
   return {.deterministic = limits.deterministic};
 }
 
-// What the kernels' vector loads need of a shape.
-base::Result<void> check_shape(const core::ModelConfig& c) {
+}  // namespace
+
+base::Result<void> Decoder::check(const core::ModelConfig& c) {
   const auto multiple_of_8 = [&](const char* what, int64_t value) -> base::Result<void> {
     if (value % 8 == 0) return {};
     return base::error(base::Code::kUnsupported,
@@ -52,13 +53,17 @@ base::Result<void> check_shape(const core::ModelConfig& c) {
   RETURN_IF_ERROR(multiple_of_8("the model's width", c.model_dim));
   RETURN_IF_ERROR(multiple_of_8("the feed-forward's width", c.ffn_dim));
   RETURN_IF_ERROR(multiple_of_8("the vocabulary", c.vocab_size));
+  if (c.head_dim != 64 && c.head_dim != 128 && c.head_dim != 256) {
+    return base::error(base::Code::kUnsupported,
+                       "heads have {} channels: the GPU's kernels take 64, 128 or 256, use "
+                       "--device cpu",
+                       c.head_dim);
+  }
   if (c.num_q_heads / c.num_kv_heads <= 16) return {};
   return base::error(base::Code::kUnsupported,
                      "{} query heads share a KV head: the GPU's kernels take 16, use --device cpu",
                      c.num_q_heads / c.num_kv_heads);
 }
-
-}  // namespace
 
 int64_t Decoder::workspace_bytes(const core::ModelConfig& config, const DecoderLimits& limits) {
   return plan_workspace(config, limits).total + linear_options(limits).workspace_bytes +
@@ -68,7 +73,7 @@ int64_t Decoder::workspace_bytes(const core::ModelConfig& config, const DecoderL
 base::Result<std::unique_ptr<Decoder>> Decoder::create(
     const device::cuda::GpuInfo& gpu, device::cuda::Stream& stream, base::ThreadPool& pool,
     const load::ModelFiles& files, const DecoderLimits& limits, const LoadProgress& progress) {
-  RETURN_IF_ERROR(check_shape(files.config));
+  RETURN_IF_ERROR(check(files.config));
   std::unique_ptr<Decoder> made(new Decoder(stream, files.config, limits));
   RETURN_IF_ERROR(made->allocate(gpu));
   ASSIGN_OR_RETURN(made->weights_, load_weights(stream, pool, files, progress));

@@ -67,10 +67,12 @@ struct ForwardArgs {
 class Decoder {
  public:
   // Loads the weights too. `stream` must outlive it: all work is enqueued there. Errors: kTooLarge,
-  // kUnsupported (a shape that the GPU's kernels do not take, by name; no cuBLASLt).
+  // kUnsupported (check()'s; no cuBLASLt).
   static base::Result<std::unique_ptr<Decoder>> create(
       const device::cuda::GpuInfo& gpu, device::cuda::Stream& stream, base::ThreadPool& pool,
       const load::ModelFiles& files, const DecoderLimits& limits, const LoadProgress& progress);
+  // Errors: kUnsupported, a shape that the GPU's kernels do not take, by name.
+  static base::Result<void> check(const core::ModelConfig& config);
   // Device bytes of create() beside the weights.
   static int64_t workspace_bytes(const core::ModelConfig& config, const DecoderLimits& limits);
 
