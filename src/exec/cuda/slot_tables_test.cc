@@ -90,7 +90,10 @@ struct Sequence {
   std::vector<core::SharedFrame> shared;
   std::vector<BlockId> blocks;
 
-  int32_t name(int32_t page) const { return static_cast<int32_t>(number(id)) * 1000 + page; }
+  // What a frame of the page holds, with so many tokens in it.
+  int32_t name(int32_t page, int32_t num_tokens = kPageTokens) const {
+    return (static_cast<int32_t>(number(id)) * 100 + page) * 10 + num_tokens;
+  }
 };
 
 class SlotTablesTest : public testing::Test {
@@ -123,20 +126,25 @@ class SlotTablesTest : public testing::Test {
     tables_.enter(segment, s.saved);
     s.saved = std::max(s.saved, tables_.saved_pages_needed(s.slot, pages));
     tables_.begin_pages(s.slot, pages, s.saved);
-    for (int32_t page = begin / kPageTokens; page < pages; ++page) write(s, page);
-    if (!s.resident) resolve(s, pages);
+    for (int32_t position = begin; position < end; ++position) write(s, position);
     s.tokens = end;
+    if (!s.resident) resolve(s, pages);
     for (int32_t page = 0; page < pages; ++page) {
       EXPECT_EQ(device_.table(Table::kBlocks, s.slot, 0)[page],
                 index(s.blocks[static_cast<size_t>(page)]));
     }
   }
 
-  void write(Sequence& s, int32_t page) {
+  // A token joins those of its page.
+  void write(Sequence& s, int32_t position) {
+    const int32_t page = position / kPageTokens, in_page = position % kPageTokens;
     const int32_t row = device_.table(Table::kRows, s.slot, 0)[page];
     ASSERT_EQ(row, tables_.row_of(s.slot, page));
     for (int32_t column = 0; column < kColumns; ++column) {
-      device_.frame(row, column) = s.name(page);
+      if (in_page > 0) {
+        ASSERT_EQ(device_.frame(row, column), s.name(page, in_page)) << "at " << position;
+      }
+      device_.frame(row, column) = s.name(page, in_page + 1);
     }
   }
 
@@ -171,7 +179,8 @@ class SlotTablesTest : public testing::Test {
         const int32_t row = ops::is_shared(places[i])
                                 ? ops::shared_row(places[i])
                                 : device_.table(Table::kOwnRows, s.slot, 0)[places[i]];
-        ASSERT_EQ(device_.frame(row, column), s.name(pages[i])) << "page " << pages[i];
+        const int32_t filled = std::min(kPageTokens, s.tokens - pages[i] * kPageTokens);
+        ASSERT_EQ(device_.frame(row, column), s.name(pages[i], filled)) << "page " << pages[i];
       }
     }
   }
@@ -300,7 +309,7 @@ TEST_F(SlotTablesTest, APromptInLayerBuffersLeavesItsTailInTheFirstRow) {
   tables_.skip_pages(0, 4);
   tables_.begin_pages(0, 5, 4);
   EXPECT_EQ(tables_.row_of(0, 4), index(s.rows[0]));
-  write(s, 4);
+  for (int32_t position : {16, 17}) write(s, position);
   s.tokens = 18;
   s.saved = 4;
   grow(s, 6);
