@@ -183,6 +183,20 @@ TEST(PageSelectCuda, AgreesWithItsDefinition) {
   }
 }
 
+TEST(PageSelectCuda, ReadsScoresAgainBeyondWhatABlockHolds) {
+  std::mt19937 random(2);
+  constexpr int32_t kPages = 60'000;
+  OneColumn column(kPages + 1, 300);
+  for (uint32_t kind = 0; kind < 8; ++kind) {
+    std::vector<float> scores(size_t{kPages});
+    for (float& score : scores) score = score_of_kind(random, kind);
+    for (int32_t selected : {64, 290}) {
+      ASSERT_EQ(column.run(column.row(kPages, selected), scores), definition(scores, 1, selected))
+          << "kind " << kind << ", K " << selected;
+    }
+  }
+}
+
 TEST(PageSelectCuda, TakesSelectionsFromOutside) {
   OneColumn column(100, 8);
   column.reuse_interval = 4;

@@ -246,6 +246,7 @@ int main(int argc, char** argv) {
       {"8 x 128k, Hk 8 G 4 D 128, 32/32, K 64", 8, 131072, 8, 4, 128, 32, 32, 64},
       {"the same, blocks anywhere", 8, 131072, 8, 4, 128, 32, 32, 64, true},
       {"the same, 80 frames a sequence", 8, 131072, 8, 4, 128, 32, 32, 64, true, 80},
+      {"the same, 200 frames, K 128", 8, 131072, 8, 4, 128, 32, 32, 128, true, 200},
       {"the same, all pages have frames", 8, 131072, 8, 4, 128, 32, 32, 64, true, 4096},
       {"1 x 128k", 1, 131072, 8, 4, 128, 32, 32, 64},
       {"1 x 32k", 1, 32768, 8, 4, 128, 32, 32, 64},
