@@ -150,7 +150,7 @@ Distance distance(std::span<const float> got, std::span<const float> want) {
   return d;
 }
 
-// BF16 weights and activations: measured below a third of these on every model.
+// BF16 weights and activations: measured below half of these on every model.
 constexpr double kRms = 0.03, kWorst = 0.25;
 
 class Models : public testing::TestWithParam<const char*> {};
