@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "exec/plan_segments.h"
 #include "ops/sample.h"
 
 namespace exec {
@@ -20,13 +21,6 @@ int64_t logits_bytes(const core::ModelConfig& config) {
 // Stop tokens of a request beyond the model's own; more are allowed but make the executor grow its
 // list once.
 constexpr size_t kStopIdsReserved = 64;
-
-// Segments that one forward pass takes through all layers together; those with activations follow.
-std::span<const core::Segment> whole_passes(const core::StepPlan& plan) {
-  const auto end = std::ranges::find_if(
-      plan.segments, [](const core::Segment& s) { return !s.activations.empty(); });
-  return {plan.segments.begin(), end};
-}
 
 }  // namespace
 
@@ -106,7 +100,7 @@ base::Result<void> CpuExecutor::run(const core::StepPlan& plan, const core::Tran
   result->fetched.clear();
   result->unwritten.clear();
   if (disk_ != nullptr) disk_->run(transfers, plan.segments.empty(), result);
-  RETURN_IF_ERROR(check(plan));
+  RETURN_IF_ERROR(check_plan(plan, options_.kv, prefill_ != nullptr));
   move_pages(plan, transfers);
   const std::span<const core::Segment> whole = whole_passes(plan);
   gather_inputs(whole);
@@ -116,7 +110,10 @@ base::Result<void> CpuExecutor::run(const core::StepPlan& plan, const core::Tran
                   .attention = attention_.get(),
                   .layer_begin = 0,
                   .layer_end = config_.num_layers});
-  prepare_result(plan, result);
+  begin_results(plan, config_.num_layers, result);
+  for (size_t i = 0; tier_ != nullptr && i < plan.segments.size(); ++i) {
+    result->segments[i].error = tier_->error(i);
+  }
   attention_->end_step(result);
   finish_rows(plan, result);
   run_segmented(plan, whole.size(), result);
@@ -135,34 +132,6 @@ void CpuExecutor::move_pages(const core::StepPlan& plan, const core::TransferPla
   }
 }
 
-base::Result<void> CpuExecutor::check(const core::StepPlan& plan) const {
-  const KvOptions& kv = options_.kv;
-  int32_t num_rows = 0;
-  for (const core::Segment& s : whole_passes(plan)) num_rows += s.token_end - s.token_begin;
-  CHECK(num_rows <= kv.rows_max, "{} rows in a step of {} at most", num_rows, kv.rows_max);
-  CHECK(plan.segments.size() <= static_cast<size_t>(kv.max_num_seqs), "{} segments",
-        plan.segments.size());
-  for (const core::Segment& s : plan.segments) {
-    CHECK(s.token_begin < s.token_end && s.token_end <= static_cast<int32_t>(s.tokens.size()));
-    CHECK(int64_t{s.token_end} <= static_cast<int64_t>(s.blocks.size()) * kv.page.page_tokens);
-    CHECK(s.slot >= 0 && s.slot < kv.max_num_seqs && s.token_end <= kv.context_max,
-          "slot {} at {} tokens", s.slot, s.token_end);
-    CHECK(s.layer_begin >= 0 && s.layer_begin < s.layer_end && s.layer_end <= config_.num_layers);
-    const bool segmented = !s.activations.empty();
-    CHECK(segmented ? tier_ != nullptr : s.layer_end - s.layer_begin == config_.num_layers,
-          "layers [{}, {}) of a prompt that has no activations", s.layer_begin, s.layer_end);
-    CHECK(segmented || &s < whole_passes(plan).data() + whole_passes(plan).size(),
-          "segments with activations are the last");
-    if (s.policy.kind == core::AttentionPolicy::Kind::kSparse &&
-        (s.policy.budget_tokens < 2 * kv.page.page_tokens ||
-         s.policy.budget_tokens > kv.sparse.budget_tokens)) {
-      return base::error(base::Code::kInternal, "a budget of {} tokens where {} are the most",
-                         s.policy.budget_tokens, kv.sparse.budget_tokens);
-    }
-  }
-  return {};
-}
-
 void CpuExecutor::gather_inputs(std::span<const core::Segment> planned) {
   tokens_.clear();
   positions_.clear();
@@ -176,26 +145,6 @@ void CpuExecutor::gather_inputs(std::span<const core::Segment> planned) {
       tokens_.push_back(s.tokens[static_cast<size_t>(position)]);
       positions_.push_back(position);
     }
-  }
-}
-
-void CpuExecutor::prepare_result(const core::StepPlan& plan, core::StepResult* result) {
-  result->step = plan.step;
-  result->segments.resize(plan.segments.size());
-  for (size_t i = 0; i < plan.segments.size(); ++i) {
-    const core::Segment& s = plan.segments[i];
-    core::SegmentResult& r = result->segments[i];
-    r.seq = s.seq;
-    r.error.clear();
-    if (tier_ != nullptr) r.error = tier_->error(i);
-    const bool has_logits = s.layer_end == config_.num_layers;
-    r.sampled = s.sample && has_logits;
-    r.has_logprobs = r.sampled && s.sampling->logprobs.has_value();
-    // Scored positions: the token after each row with logits, as far as it is a prompt token.
-    const int32_t scored_end = std::min(s.token_end, s.prompt_len - 1);
-    const bool scored =
-        has_logits && s.sampling->prompt_logprobs.has_value() && scored_end > s.logits_begin;
-    r.prompt.resize(scored ? static_cast<size_t>(scored_end - s.logits_begin) : 0);
   }
 }
 

@@ -77,10 +77,8 @@ class CpuExecutor final : public Executor {
               const CpuExecutorOptions& options, DeviceKv kv);
   base::Result<void> allocate(const ops::OpTable& ops);
   int64_t count_device_bytes() const;
-  base::Result<void> check(const core::StepPlan& plan) const;
   void move_pages(const core::StepPlan& plan, const core::TransferPlan& transfers);
   void gather_inputs(std::span<const core::Segment> planned);
-  void prepare_result(const core::StepPlan& plan, core::StepResult* result);
   void finish_rows(const core::StepPlan& plan, core::StepResult* result);
   void run_segmented(const core::StepPlan& plan, size_t begin, core::StepResult* result);
   void finish_result(core::StepResult* result);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "exec/plan_segments.h"
 
 namespace exec {
 
@@ -44,18 +45,12 @@ int32_t SegmentedPrefill::pages_of(int32_t tokens) const {
   return (tokens + kv_options_.page.page_tokens - 1) / kv_options_.page.page_tokens;
 }
 
-int32_t SegmentedPrefill::prefill_end(const core::Segment& segment) const {
-  const auto activation_pages = static_cast<int32_t>(segment.activations.size());
-  return std::min(segment.prompt_len,
-                  segment.activation_begin + activation_pages * kv_options_.page.page_tokens);
-}
-
 void SegmentedPrefill::run(const core::Segment& segment, size_t index, const FinishRows& finish) {
   CHECK(segment.kind == core::RowKind::kPrompt);
-  CHECK(
-      segment.token_begin >= segment.activation_begin && segment.token_end <= prefill_end(segment),
-      "rows [{}, {}) of a prefill of [{}, {})", segment.token_begin, segment.token_end,
-      segment.activation_begin, prefill_end(segment));
+  const int32_t end_of_all = prefill_end(segment, kv_options_.page.page_tokens);
+  CHECK(segment.token_begin >= segment.activation_begin && segment.token_end <= end_of_all,
+        "rows [{}, {}) of a prefill of [{}, {})", segment.token_begin, segment.token_end,
+        segment.activation_begin, end_of_all);
   for (int32_t layer = segment.layer_begin; layer < segment.layer_end; ++layer) {
     if (!begin_layer(segment, index, layer)) return;
     for (int32_t begin = segment.token_begin; begin < segment.token_end;) {
@@ -68,7 +63,7 @@ void SegmentedPrefill::run(const core::Segment& segment, size_t index, const Fin
       }
       begin = end;
     }
-    if (segment.token_end == prefill_end(segment)) end_layer(segment, layer);
+    if (segment.token_end == end_of_all) end_layer(segment, layer);
     ++layers_run_;
   }
 }
@@ -168,7 +163,7 @@ void SegmentedPrefill::save_ring(const core::Segment& segment, int32_t layer, in
 void SegmentedPrefill::end_layer(const core::Segment& segment, int32_t layer) {
   const int32_t page_tokens = kv_options_.page.page_tokens;
   const int32_t begin = segment.activation_begin / page_tokens;
-  const int32_t end = prefill_end(segment) / page_tokens;
+  const int32_t end = prefill_end(segment, kv_options_.page.page_tokens) / page_tokens;
   const bool buffered = !segment.layer_buffers.empty();
   copies_.clear();
   for (int32_t head = 0; head < kv_options_.num_kv_heads; ++head) {
@@ -187,14 +182,16 @@ void SegmentedPrefill::end_layer(const core::Segment& segment, int32_t layer) {
   if (!buffered) return;
   saves_[static_cast<size_t>(segment.slot)].buffers[layer % 2] = ticket;
   // The tail of quantised KV is an open page, which is the slot's already.
-  if (prefill_end(segment) % page_tokens != 0 && !kv_options_.page.is_quantised()) {
+  if (prefill_end(segment, kv_options_.page.page_tokens) % page_tokens != 0 &&
+      !kv_options_.page.is_quantised()) {
     keep_tail(segment, layer);
   }
-  if (is_last) tier_.end_layer_buffers(segment, prefill_end(segment));
+  if (is_last) tier_.end_layer_buffers(segment, prefill_end(segment, kv_options_.page.page_tokens));
 }
 
 void SegmentedPrefill::keep_tail(const core::Segment& segment, int32_t layer) {
-  const int32_t page = prefill_end(segment) / kv_options_.page.page_tokens;
+  const int32_t page =
+      prefill_end(segment, kv_options_.page.page_tokens) / kv_options_.page.page_tokens;
   for (int32_t head = 0; head < kv_options_.num_kv_heads; ++head) {
     const std::byte* const frame = tier_.listed_page(segment.slot, layer, head, page);
     if (frame == nullptr) continue;

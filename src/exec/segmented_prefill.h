@@ -57,8 +57,6 @@ class SegmentedPrefill {
 
   SegmentedPrefill(device::Stream& stream, const KvOptions& kv_options, model::Model& model,
                    SparseAttention& attention, DeviceKv& kv, HostTier& tier);
-  // Where the tokens of this prefill end: a layer is done when they all are through it.
-  int32_t prefill_end(const core::Segment& segment) const;
   int32_t pages_of(int32_t tokens) const;
   bool begin_layer(const core::Segment& segment, size_t index, int32_t layer);
   bool load_prefix(const core::Segment& segment, size_t index, int32_t layer);

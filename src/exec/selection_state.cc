@@ -21,7 +21,7 @@ base::Result<SelectionState> SelectionState::create(const KvOptions& options) {
   state.kept_max_ = options.selected_max();
   state.num_columns_ = options.selecting_columns().num_columns();
   state.column_bytes_ = column_bytes(options);
-  state.slots_.resize(static_cast<size_t>(options.max_num_seqs));
+  state.slots_ = SelectionSlots(options.max_num_seqs);
   const int64_t bytes = state.column_bytes_ * state.num_columns_ * options.max_num_seqs;
   if (bytes > 0) {
     ASSIGN_OR_RETURN(state.records_, device::Buffer::allocate(bytes, "selections"));
@@ -45,18 +45,12 @@ std::span<uint32_t> SelectionState::selected_at(int32_t slot, int32_t column) co
 
 bool SelectionState::begin_rows(int32_t slot, core::SeqId seq, int32_t token_begin,
                                 int32_t selecting_begin, int32_t token_end) {
-  Slot& s = slots_.at(static_cast<size_t>(slot));
-  if (selecting_begin == token_end) {
-    s.next = -1;
-    return false;
-  }
-  const bool continues = s.seq == seq && s.next == token_begin && selecting_begin == token_begin;
-  if (!continues) {
+  const auto begin = slots_.begin_rows(slot, seq, token_begin, selecting_begin, token_end);
+  if (begin == SelectionSlots::Begin::kAfresh) {
     const int64_t slot_bytes = column_bytes_ * num_columns_;
     std::memset(records_.data() + slot * slot_bytes, 0, static_cast<size_t>(slot_bytes));
   }
-  s = {.seq = seq, .next = token_end};
-  return continues;
+  return begin == SelectionSlots::Begin::kContinues;
 }
 
 void SelectionState::stamp(int32_t slot, int32_t column, std::span<const int32_t> pages,

@@ -18,6 +18,7 @@
 #include "core/ids.h"
 #include "device/buffer.h"
 #include "exec/kv_plan.h"
+#include "exec/selection_slots.h"
 
 namespace exec {
 
@@ -41,10 +42,7 @@ class SelectionState {
   std::span<uint32_t> selected_at(int32_t slot, int32_t column) const;
 
   // The slot's records are of this sequence.
-  bool holds(int32_t slot, core::SeqId seq) const {
-    const Slot& s = slots_[static_cast<size_t>(slot)];
-    return s.next >= 0 && s.seq == seq;
-  }
+  bool holds(int32_t slot, core::SeqId seq) const { return slots_.holds(slot, seq); }
 
   // Keeps a selection, rising pages, the last of them the row's own; and gives it back with the
   // pages up to `own_page` that came since. REQUIRES of reuse(): a selection was kept.
@@ -52,10 +50,6 @@ class SelectionState {
   int32_t reuse(int32_t slot, int32_t column, int32_t own_page, int32_t* pages) const;
 
  private:
-  struct Slot {
-    core::SeqId seq{};
-    int32_t next = -1;  // position of the row that continues; -1: none
-  };
   // The column's record: header, (w) counts by stamp, (pages_max) stamps, (K) the kept selection.
   struct Header {
     uint32_t stamp = 0;     // of the last row
@@ -69,7 +63,7 @@ class SelectionState {
 
   int32_t window_ = 0, pages_max_ = 0, kept_max_ = 0, num_columns_ = 0;
   int64_t column_bytes_ = 0;
-  std::vector<Slot> slots_;
+  SelectionSlots slots_;
   device::Buffer records_;
 };
 

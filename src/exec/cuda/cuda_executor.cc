@@ -4,19 +4,13 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "exec/plan_segments.h"
 
 namespace exec::cuda {
 namespace {
 
 bool is_quantised(const KvOptions& kv) {
   return kv.page.is_quantised();
-}
-
-// Segments that one forward pass takes through all layers together; those with activations follow.
-std::span<const core::Segment> whole_passes(const core::StepPlan& plan) {
-  const auto end = std::ranges::find_if(
-      plan.segments, [](const core::Segment& s) { return !s.activations.empty(); });
-  return {plan.segments.begin(), end};
 }
 
 const char* describe(int32_t select_error) {
@@ -166,10 +160,10 @@ base::Result<void> CudaExecutor::run(const core::StepPlan& plan,
   result->unwritten.clear();
   RETURN_IF_ERROR(device::cuda::use_gpu(gpu_));
   if (disk_ != nullptr) disk_->tier().run(transfers, plan.segments.empty(), result);
-  RETURN_IF_ERROR(check(plan));
+  RETURN_IF_ERROR(check_plan(plan, options_.kv, prefill_ != nullptr));
   result_ = result;
   RETURN_IF_ERROR(move_pages(plan, transfers));
-  prepare_result(plan, result);
+  begin_results(plan, options_.kv.num_layers, result);
   const std::span<const core::Segment> whole = whole_passes(plan);
   RETURN_IF_ERROR(run_pass(whole, result));
   RETURN_IF_ERROR(run_segmented(plan, whole.size(), result));
@@ -179,35 +173,6 @@ base::Result<void> CudaExecutor::run(const core::StepPlan& plan,
   result->run_us = std::chrono::duration_cast<std::chrono::microseconds>(
                        std::chrono::steady_clock::now() - begin)
                        .count();
-  return {};
-}
-
-base::Result<void> CudaExecutor::check(const core::StepPlan& plan) const {
-  const KvOptions& kv = options_.kv;
-  const int32_t num_layers = decoder_->config().num_layers;
-  int32_t num_rows = 0;
-  for (const core::Segment& s : whole_passes(plan)) num_rows += s.token_end - s.token_begin;
-  CHECK(num_rows <= kv.rows_max, "{} rows in a step of {} at most", num_rows, kv.rows_max);
-  CHECK(plan.segments.size() <= static_cast<size_t>(kv.max_num_seqs), "{} segments",
-        plan.segments.size());
-  for (const core::Segment& s : plan.segments) {
-    CHECK(s.token_begin < s.token_end && s.token_end <= static_cast<int32_t>(s.tokens.size()));
-    CHECK(int64_t{s.token_end} <= static_cast<int64_t>(s.blocks.size()) * kv.page.page_tokens);
-    CHECK(s.slot >= 0 && s.slot < kv.max_num_seqs && s.token_end <= kv.context_max,
-          "slot {} at {} tokens", s.slot, s.token_end);
-    CHECK(s.layer_begin >= 0 && s.layer_begin < s.layer_end && s.layer_end <= num_layers);
-    const bool segmented = !s.activations.empty();
-    CHECK(segmented ? prefill_ != nullptr : s.layer_end - s.layer_begin == num_layers,
-          "layers [{}, {}) of a prompt that has no activations", s.layer_begin, s.layer_end);
-    CHECK(segmented || &s < whole_passes(plan).data() + whole_passes(plan).size(),
-          "segments with activations are the last");
-    if (s.policy.kind == core::AttentionPolicy::Kind::kSparse &&
-        (s.policy.budget_tokens < 2 * kv.page.page_tokens ||
-         s.policy.budget_tokens > kv.sparse.budget_tokens)) {
-      return base::error(base::Code::kInternal, "a budget of {} tokens where {} are the most",
-                         s.policy.budget_tokens, kv.sparse.budget_tokens);
-    }
-  }
   return {};
 }
 
@@ -352,28 +317,6 @@ base::Result<void> CudaExecutor::enqueue_logits(const Pass& pass) {
                                           .workspace = sample_workspace_.data()});
   }
   return {};
-}
-
-void CudaExecutor::prepare_result(const core::StepPlan& plan, core::StepResult* result) const {
-  result->step = plan.step;
-  result->segments.resize(plan.segments.size());
-  for (size_t i = 0; i < plan.segments.size(); ++i) {
-    const core::Segment& s = plan.segments[i];
-    core::SegmentResult& r = result->segments[i];
-    r.seq = s.seq;
-    r.error.clear();
-    r.pages_selected = r.pages_missed = 0;
-    r.working_set_frames = 0;
-    r.working_set_pages = 0;
-    const bool has_logits = s.layer_end == decoder_->config().num_layers;
-    r.sampled = s.sample && has_logits;
-    r.has_logprobs = r.sampled && s.sampling->logprobs.has_value();
-    // Scored positions: the token after each row with logits, as far as it is a prompt token.
-    const int32_t scored_end = std::min(s.token_end, s.prompt_len - 1);
-    const bool scored =
-        has_logits && s.sampling->prompt_logprobs.has_value() && scored_end > s.logits_begin;
-    r.prompt.resize(scored ? static_cast<size_t>(scored_end - s.logits_begin) : 0);
-  }
 }
 
 base::Result<void> CudaExecutor::read_selections(const Pass& pass, core::StepResult* result) const {

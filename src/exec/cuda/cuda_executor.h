@@ -88,7 +88,6 @@ class CudaExecutor final : public Executor, private TileRunner {
                CudaKv kv);
   base::Result<void> allocate();
   base::Result<void> allocate_tier();
-  base::Result<void> check(const core::StepPlan& plan) const;
   base::Result<void> move_pages(const core::StepPlan& plan, const core::TransferPlan& transfers);
   bool can_replay(const Pass& pass, int32_t pad_rows) const;
   base::Result<void> run_segmented(const core::StepPlan& plan, size_t begin,
@@ -103,7 +102,6 @@ class CudaExecutor final : public Executor, private TileRunner {
   base::Result<void> enqueue(const Pass& pass);
   bool fills(const Pass& pass) const { return options_.fill_random && !pass.host_prefills.empty(); }
   base::Result<void> enqueue_logits(const Pass& pass);
-  void prepare_result(const core::StepPlan& plan, core::StepResult* result) const;
   base::Result<void> read_selections(const Pass& pass, core::StepResult* result) const;
   void count_selections(const ops::cuda::SelectRow& row, core::KvCounters* kv) const;
   base::Result<void> read_logits(const Pass& pass, size_t first_segment,

@@ -3,7 +3,7 @@
 //
 // A step begins with the plan's transfers (begin_step) and ends with the saves of the pages that it
 // sealed (end_step), which run beside the next step. Which pages stand where is in
-// exec/cuda/slot_tables.h, what is saved in exec/cuda/save_ledger.h; inside the step the device
+// exec/cuda/slot_tables.h, what is saved in exec/save_ledger.h; inside the step the device
 // selects, looks up and evicts by itself, and gather() brings the misses. Whatever fails here fails
 // the sequences concerned: error(). Thread: the engine's. A steady step allocates nothing.
 #pragma once
@@ -20,10 +20,10 @@
 #include "exec/cuda/cuda_kv.h"
 #include "exec/cuda/kv_tier.h"
 #include "exec/cuda/layer_buffer.h"
-#include "exec/cuda/save_ledger.h"
 #include "exec/cuda/slot_memory.h"
 #include "exec/cuda/slot_tables.h"
 #include "exec/kv_plan.h"
+#include "exec/save_ledger.h"
 #include "store/cuda/pinned_pool.h"
 #include "store/cuda/transfers.h"
 
@@ -118,7 +118,7 @@ class CudaTier final : public KvTier, private SaveQueue {
   CudaTier(const KvOptions& kv_options, const CudaTierOptions& options, const CudaTierParts& parts);
   base::Result<void> allocate(const device::cuda::GpuInfo& gpu);
   State state(SaveTicket ticket) override;
-  bool wait(SaveTicket ticket) override { return transfers_->wait(ticket).ok(); }
+  bool wait_for_ticket(SaveTicket ticket) override { return transfers_->wait(ticket).ok(); }
   void wait_for_frames(SaveTicket* ticket);
 
   base::Result<void> wait_for_homes(int64_t wanted);

@@ -24,8 +24,8 @@ class KvTier {
   virtual void place(const core::Segment& segment, ops::cuda::SelectRow* row) = 0;
   // own_rows and blocks of the slots' state, and homes of the layer.
   virtual void complete(int32_t layer, ops::cuda::SelectArgs* args) const = 0;
-  // Pages of a KV head that a row of the segment, which is not resident, may need scratch frames for;
-  // and how many there are: rows that select together need no more.
+  // Pages of a KV head that a row of the segment, which is not resident, may need scratch frames
+  // for; and how many there are: rows that select together need no more.
   virtual int32_t scratch_pages(const core::Segment& segment) const = 0;
   virtual int32_t scratch_pages_max() const = 0;
   // Enqueues that the misses of rows [0, num_rows), as the places of `args` count them, come before

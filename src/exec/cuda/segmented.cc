@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "exec/plan_segments.h"
 
 namespace exec::cuda {
 
@@ -24,20 +25,13 @@ int32_t SegmentedPrefill::pages_of(int32_t tokens) const {
   return (tokens + kv_options_.page.page_tokens - 1) / kv_options_.page.page_tokens;
 }
 
-// Where the tokens of this prefill end: a layer is done when they all are through it.
-int32_t SegmentedPrefill::prefill_end(const core::Segment& segment) const {
-  const auto activation_pages = static_cast<int32_t>(segment.activations.size());
-  return std::min(segment.prompt_len,
-                  segment.activation_begin + activation_pages * kv_options_.page.page_tokens);
-}
-
 base::Result<void> SegmentedPrefill::run(const core::Segment& segment, size_t index,
                                          TileRunner& runner) {
   CHECK(segment.kind == core::RowKind::kPrompt);
-  CHECK(
-      segment.token_begin >= segment.activation_begin && segment.token_end <= prefill_end(segment),
-      "rows [{}, {}) of a prefill of [{}, {})", segment.token_begin, segment.token_end,
-      segment.activation_begin, prefill_end(segment));
+  const int32_t end_of_all = prefill_end(segment, kv_options_.page.page_tokens);
+  CHECK(segment.token_begin >= segment.activation_begin && segment.token_end <= end_of_all,
+        "rows [{}, {}) of a prefill of [{}, {})", segment.token_begin, segment.token_end,
+        segment.activation_begin, end_of_all);
   for (int32_t layer = segment.layer_begin; layer < segment.layer_end; ++layer) {
     if (!begin_layer(segment, index, layer)) return {};
     for (int32_t begin = segment.token_begin; begin < segment.token_end;) {
@@ -45,7 +39,7 @@ base::Result<void> SegmentedPrefill::run(const core::Segment& segment, size_t in
       RETURN_IF_ERROR(run_tile(segment, index, layer, begin, end, runner));
       begin = end;
     }
-    if (segment.token_end == prefill_end(segment)) end_layer(segment, layer);
+    if (segment.token_end == end_of_all) end_layer(segment, layer);
     ++layers_run_;
   }
   return {};
@@ -124,7 +118,7 @@ void SegmentedPrefill::move_rows(const core::Segment& segment, int32_t begin, in
 // sequence's own row.
 void SegmentedPrefill::end_layer(const core::Segment& segment, int32_t layer) {
   const int32_t page_tokens = kv_options_.page.page_tokens;
-  const int32_t end = prefill_end(segment);
+  const int32_t end = prefill_end(segment, kv_options_.page.page_tokens);
   const bool is_last = layer + 1 == kv_options_.num_layers;
   tier_.save_layer(segment, layer, segment.activation_begin / page_tokens, end / page_tokens,
                    is_last);

@@ -61,7 +61,6 @@ class SegmentedPrefill {
                    const SegmentedOptions& options, CudaTier& tier)
       : stream_(stream), kv_options_(kv_options), options_(options), tier_(tier) {}
   int32_t pages_of(int32_t tokens) const;
-  int32_t prefill_end(const core::Segment& segment) const;
   bool begin_layer(const core::Segment& segment, size_t index, int32_t layer);
   base::Result<void> run_tile(const core::Segment& segment, size_t index, int32_t layer,
                               int32_t begin, int32_t end, TileRunner& runner);

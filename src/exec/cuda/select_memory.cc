@@ -28,7 +28,7 @@ base::Result<SelectMemory> SelectMemory::create(device::cuda::Stream& stream,
   SelectMemory made;
   const SlotBytes slot = bytes_of_slot(options);
   const int64_t slots = options.max_num_seqs;
-  made.slots_.resize(static_cast<size_t>(slots));
+  made.slots_ = SelectionSlots(options.max_num_seqs);
   const auto allocate = [&](int64_t bytes, device::cuda::Buffer* to) -> base::Result<void> {
     ASSIGN_OR_RETURN(*to, device::cuda::Buffer::allocate(bytes * slots, "selections"));
     stream.fill(to->data(), 0, bytes * slots);
@@ -55,19 +55,13 @@ base::Result<SelectMemory> SelectMemory::create(device::cuda::Stream& stream,
 
 bool SelectMemory::begin_rows(device::cuda::Stream& stream, int32_t slot, core::SeqId seq,
                               int32_t token_begin, int32_t selecting_begin, int32_t token_end) {
-  Slot& s = slots_.at(static_cast<size_t>(slot));
-  if (selecting_begin == token_end) {
-    s.next = -1;
-    return false;
-  }
-  const bool continues = s.seq == seq && s.next == token_begin && selecting_begin == token_begin;
-  if (!continues) {
+  const auto begin = slots_.begin_rows(slot, seq, token_begin, selecting_begin, token_end);
+  if (begin == SelectionSlots::Begin::kAfresh) {
     const int64_t stamps = int64_t{state_.num_columns} * state_.pages_max;
     stream.fill(state_.selected_at + slot * stamps, 0, stamps * 4);
     stream.fill(state_.num_kept + int64_t{slot} * state_.num_columns, 0, state_.num_columns * 4);
   }
-  s = {.seq = seq, .next = token_end};
-  return continues;
+  return begin == SelectionSlots::Begin::kContinues;
 }
 
 }  // namespace exec::cuda

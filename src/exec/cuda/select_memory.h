@@ -1,6 +1,6 @@
 // What selections leave behind on the GPU from row to row, and where the columns of sequences that
 // are not resident have their pages: the arrays of ops::cuda::SelectState. The rule by which a
-// slot's records continue or start afresh is exec/selection_state.h's.
+// slot's records continue or start afresh is exec/selection_slots.h's.
 //
 // Thread: the engine's; contents belong to the compute stream.
 #pragma once
@@ -12,6 +12,7 @@
 #include "core/ids.h"
 #include "device/cuda/runtime.h"
 #include "exec/kv_plan.h"
+#include "exec/selection_slots.h"
 #include "ops/cuda/page_ops.h"
 
 namespace exec::cuda {
@@ -40,13 +41,8 @@ class SelectMemory {
   }
 
  private:
-  struct Slot {
-    core::SeqId seq{};
-    int32_t next = -1;  // position of the row that continues; -1: none
-  };
-
   ops::cuda::SelectState state_;
-  std::vector<Slot> slots_;
+  SelectionSlots slots_;
   device::cuda::Buffer selected_at_, kept_, num_kept_, frame_of_, page_of_;
 };
 

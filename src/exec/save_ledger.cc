@@ -1,10 +1,10 @@
-#include "exec/cuda/save_ledger.h"
+#include "exec/save_ledger.h"
 
 #include <algorithm>
 
 #include "base/check.h"
 
-namespace exec::cuda {
+namespace exec {
 
 SaveLedger::SaveLedger(SaveQueue& queue, int32_t num_slots, int32_t pages_max, int32_t pending_max)
     : queue_(queue), slots_(static_cast<size_t>(num_slots)) {
@@ -21,8 +21,8 @@ void SaveLedger::begin(int32_t slot, int32_t saved_pages) {
   s.broken = false;
 }
 
-void SaveLedger::add(int32_t slot, SaveTicket ticket, std::span<const core::BlockId> blocks,
-                     int32_t saved_pages) {
+SaveTicket SaveLedger::add(int32_t slot, SaveTicket ticket, std::span<const core::BlockId> blocks,
+                           int32_t saved_pages) {
   Slot& s = slots_[static_cast<size_t>(slot)];
   // Nothing to copy: as good as the save before it.
   if (ticket == 0 && !s.pending.empty()) ticket = s.pending.back().ticket;
@@ -30,6 +30,7 @@ void SaveLedger::add(int32_t slot, SaveTicket ticket, std::span<const core::Bloc
                        .saved_pages = saved_pages,
                        .num_blocks = static_cast<int32_t>(blocks.size())});
   s.blocks.insert(s.blocks.end(), blocks.begin(), blocks.end());
+  return ticket;
 }
 
 void SaveLedger::end_first(Slot* slot, bool ok) {
@@ -48,7 +49,7 @@ void SaveLedger::end_first(Slot* slot, bool ok) {
 
 void SaveLedger::wait_for_first(Slot* slot) {
   const SaveTicket ticket = slot->pending.front().ticket;
-  end_first(slot, ticket == 0 || queue_.wait(ticket));
+  end_first(slot, ticket == 0 || queue_.wait_for_ticket(ticket));
 }
 
 void SaveLedger::poll() {
@@ -84,4 +85,4 @@ void SaveLedger::take_lost(std::vector<core::BlockId>* lost) {
   lost_.clear();
 }
 
-}  // namespace exec::cuda
+}  // namespace exec

@@ -1,12 +1,12 @@
 // Watermarks and lost blocks from the ends of saves, which a pretended queue gives in any state.
-#include "exec/cuda/save_ledger.h"
+#include "exec/save_ledger.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
-namespace exec::cuda {
+namespace exec {
 namespace {
 
 using core::BlockId;
@@ -15,7 +15,7 @@ using testing::ElementsAre;
 class FakeQueue final : public SaveQueue {
  public:
   State state(SaveTicket ticket) override { return states[ticket]; }
-  bool wait(SaveTicket ticket) override {
+  bool wait_for_ticket(SaveTicket ticket) override {
     waited.push_back(ticket);
     if (states[ticket] == State::kPending) states[ticket] = State::kCommitted;
     return states[ticket] == State::kCommitted;
@@ -103,4 +103,4 @@ TEST_F(SaveLedgerTest, NothingToCopyIsAsGoodAsTheSaveBefore) {
 }
 
 }  // namespace
-}  // namespace exec::cuda
+}  // namespace exec

@@ -1,6 +1,6 @@
 // Saves of sealed pages to their homes that are on their way, and what they allow: pages of a
-// sequence below its watermark have committed homes, so their frames may go. What exec/page_saver.h
-// is to the CPU's transfer engine; this one knows tickets only. No CUDA.
+// sequence below its watermark have committed homes, so their frames may go. Knows tickets alone:
+// who carries them out is a SaveQueue (exec/page_saver.h, exec/cuda/cuda_tier.h).
 //
 // The watermark of a slot moves when poll() or a wait finds a ticket committed, never inside a
 // step. A failed save moves it too, since nothing can be done for the page any more: its block is
@@ -14,7 +14,7 @@
 
 #include "core/ids.h"
 
-namespace exec::cuda {
+namespace exec {
 
 using SaveTicket = uint64_t;  // rises; 0: nothing was to be copied
 
@@ -25,7 +25,7 @@ class SaveQueue {
   enum class State : uint8_t { kPending, kCommitted, kFailed };
   virtual State state(SaveTicket ticket) = 0;
   // Waits for it; whether it was committed.
-  virtual bool wait(SaveTicket ticket) = 0;
+  virtual bool wait_for_ticket(SaveTicket ticket) = 0;
 };
 
 class SaveLedger {
@@ -36,9 +36,10 @@ class SaveLedger {
   // A sequence enters the slot, its pages below `saved_pages` at home. REQUIRES: nothing pending.
   void begin(int32_t slot, int32_t saved_pages);
   // A save of pages of these blocks was issued. When it and all saves of the slot before it are
-  // committed, pages below `saved_pages` are at home.
-  void add(int32_t slot, SaveTicket ticket, std::span<const core::BlockId> blocks,
-           int32_t saved_pages);
+  // committed, pages below `saved_pages` are at home. Returns the ticket, for 0 that of the save
+  // before it, if it is still on its way.
+  SaveTicket add(int32_t slot, SaveTicket ticket, std::span<const core::BlockId> blocks,
+                 int32_t saved_pages);
 
   // Takes note of the saves that ended.
   void poll();
@@ -77,4 +78,4 @@ class SaveLedger {
   std::vector<core::BlockId> lost_;
 };
 
-}  // namespace exec::cuda
+}  // namespace exec
