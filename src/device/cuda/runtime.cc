@@ -99,12 +99,21 @@ int64_t free_bytes(const GpuInfo& gpu) {
   return static_cast<int64_t>(free);
 }
 
-base::Result<Buffer> Buffer::allocate(int64_t bytes, const char* what) {
-  Buffer made;
+template <Memory kMemory>
+base::Result<BufferOf<kMemory>> BufferOf<kMemory>::allocate(int64_t bytes, const char* what) {
+  BufferOf made;
   if (bytes == 0) return made;
   void* data = nullptr;
-  if (cudaMalloc(&data, static_cast<size_t>(bytes)) != cudaSuccess) {
+  const auto size = static_cast<size_t>(bytes);
+  const cudaError_t status = kMemory == Memory::kDevice
+                                 ? cudaMalloc(&data, size)
+                                 : cudaHostAlloc(&data, size, cudaHostAllocPortable);
+  if (status != cudaSuccess) {
     cudaGetLastError();  // not sticky
+    if constexpr (kMemory == Memory::kPinned) {
+      return base::error(base::Code::kTooLarge, "{} of pinned host memory for {} are not to be had",
+                         base::format_bytes(bytes), what);
+    }
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     return base::error(
@@ -116,27 +125,18 @@ base::Result<Buffer> Buffer::allocate(int64_t bytes, const char* what) {
   return made;
 }
 
-Buffer::~Buffer() {
-  if (data_ != nullptr) cudaFree(data_);
-}
-
-base::Result<PinnedBuffer> PinnedBuffer::allocate(int64_t bytes, const char* what) {
-  PinnedBuffer made;
-  if (bytes == 0) return made;
-  void* data = nullptr;
-  if (cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable) != cudaSuccess) {
-    cudaGetLastError();
-    return base::error(base::Code::kTooLarge, "{} of pinned host memory for {} are not to be had",
-                       base::format_bytes(bytes), what);
+template <Memory kMemory>
+BufferOf<kMemory>::~BufferOf() {
+  if (data_ == nullptr) return;
+  if constexpr (kMemory == Memory::kDevice) {
+    cudaFree(data_);
+  } else {
+    cudaFreeHost(data_);
   }
-  made.data_ = static_cast<std::byte*>(data);
-  made.size_ = bytes;
-  return made;
 }
 
-PinnedBuffer::~PinnedBuffer() {
-  if (data_ != nullptr) cudaFreeHost(data_);
-}
+template class BufferOf<Memory::kDevice>;
+template class BufferOf<Memory::kPinned>;
 
 base::Result<Stream> Stream::create(Priority priority) {
   int least = 0, greatest = 0;

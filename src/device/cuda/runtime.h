@@ -44,20 +44,25 @@ base::Result<void> use_gpu(const GpuInfo& gpu);
 // Of its memory, now.
 int64_t free_bytes(const GpuInfo& gpu);
 
-// Device memory. Movable, not copyable. Errors of allocate(): kTooLarge naming `what`, the size and
-// what is free. Contents are undefined (tests fill them with 0xff).
-class Buffer {
+enum class Memory : uint8_t { kDevice, kPinned };
+
+// Memory that the GPU reads: its own, or pinned memory of the host, small and short of it (homes
+// use store/cuda/pinned_pool.h). Movable, not copyable. Errors of allocate(): kTooLarge naming
+// `what`, the size and, of the device, what is free. Contents are undefined (tests fill them with
+// 0xff).
+template <Memory kMemory>
+class BufferOf {
  public:
-  Buffer() = default;
-  static base::Result<Buffer> allocate(int64_t bytes, const char* what);
-  Buffer(Buffer&& other) noexcept
+  BufferOf() = default;
+  static base::Result<BufferOf> allocate(int64_t bytes, const char* what);
+  BufferOf(BufferOf&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-  Buffer& operator=(Buffer&& other) noexcept {
+  BufferOf& operator=(BufferOf&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
     return *this;
   }
-  ~Buffer();
+  ~BufferOf();
   std::byte* data() const { return data_; }
   int64_t size() const { return size_; }
   template <typename T>
@@ -69,31 +74,11 @@ class Buffer {
   std::byte* data_ = nullptr;
   int64_t size_ = 0;
 };
-
-// Pinned host memory, small and short of it (staging, results); homes use store/cuda/pinned_pool.h.
-class PinnedBuffer {
- public:
-  PinnedBuffer() = default;
-  static base::Result<PinnedBuffer> allocate(int64_t bytes, const char* what);
-  PinnedBuffer(PinnedBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
-    return *this;
-  }
-  ~PinnedBuffer();
-  std::byte* data() const { return data_; }
-  int64_t size() const { return size_; }
-  template <typename T>
-  T* as() const {
-    return reinterpret_cast<T*>(data_);
-  }
-
- private:
-  std::byte* data_ = nullptr;
-  int64_t size_ = 0;
-};
+using Buffer = BufferOf<Memory::kDevice>;
+using PinnedBuffer = BufferOf<Memory::kPinned>;
+// Both are made in runtime.cc.
+extern template class BufferOf<Memory::kDevice>;
+extern template class BufferOf<Memory::kPinned>;
 
 class Event;
 

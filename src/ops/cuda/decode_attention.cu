@@ -71,21 +71,6 @@ DecodeVariant variant_of(const core::PageShape& page) {
   }
 }
 
-struct SharedLimits {
-  int sm = 0, block = 0;  // bytes
-};
-SharedLimits shared_limits() {
-  static const SharedLimits limits = [] {
-    SharedLimits found;
-    int device = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&found.sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-    cudaDeviceGetAttribute(&found.block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    return found;
-  }();
-  return limits;
-}
-
 struct Schedule {
   int32_t stages = 0, blocks = 0;  // of an SM
   DecodeShared shared;
@@ -94,10 +79,10 @@ struct Schedule {
 // one with as many as there is room for.
 Schedule schedule_of(const DecodeVariant& variant, const DecodeLaunch& launch) {
   constexpr int kReserved = 1024;  // that the system takes of a block's shared memory
-  const SharedLimits limits = shared_limits();
+  const LaunchLimits& limits = launch_limits();
   const int32_t places = launch.args.num_rows * launch.args.kv.num_kv_heads;
   const auto fit = [&](int32_t blocks) {
-    const int32_t room = std::min(limits.sm / blocks - kReserved, limits.block);
+    const int32_t room = std::min(limits.shared_of_sm / blocks - kReserved, limits.shared_of_block);
     Schedule schedule = {.blocks = blocks};
     for (int32_t stages = 1; stages <= kStagesMax; ++stages) {
       const DecodeShared shared = decode_shared(variant.unit_bytes, stages, launch.part_heads,

@@ -27,6 +27,7 @@ __device__ __forceinline__ void let_next_start() {
 // The current GPU, asked once.
 struct LaunchLimits {
   int num_sms = 0, major = 0;
+  int shared_of_sm = 0, shared_of_block = 0;  // bytes, opted in
 };
 inline const LaunchLimits& launch_limits() {
   static const LaunchLimits limits = [] {
@@ -35,6 +36,9 @@ inline const LaunchLimits& launch_limits() {
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&found.num_sms, cudaDevAttrMultiProcessorCount, device);
     cudaDeviceGetAttribute(&found.major, cudaDevAttrComputeCapabilityMajor, device);
+    cudaDeviceGetAttribute(&found.shared_of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+                           device);
+    cudaDeviceGetAttribute(&found.shared_of_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     return found;
   }();
   return limits;

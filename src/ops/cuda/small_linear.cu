@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/check.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/small_linear.cuh"
 
@@ -17,22 +18,6 @@ constexpr int64_t kArrivedBytesEach = sizeof(int32_t);
 // The flags stand first: they must be zero, the sums need not.
 int64_t arrived_bytes(int num_sms) {
   return (num_sms * kArrivedBytesEach + 255) / 256 * 256;
-}
-
-struct Chip {
-  int major = 0, num_sms = 0;
-};
-
-Chip chip() {
-  static const Chip kChip = [] {
-    Chip found;
-    int ordinal = 0;
-    cudaGetDevice(&ordinal);
-    cudaDeviceGetAttribute(&found.major, cudaDevAttrComputeCapabilityMajor, ordinal);
-    cudaDeviceGetAttribute(&found.num_sms, cudaDevAttrMultiProcessorCount, ordinal);
-    return found;
-  }();
-  return kChip;
 }
 
 }  // namespace
@@ -67,8 +52,8 @@ SmallLinearParams small_linear_params(const LinearArgs& args, int num_sms, std::
 void small_linear(cudaStream_t stream, const LinearArgs& args, int num_sms, std::byte* workspace) {
   if (args.rows == 0 || args.n == 0) return;
   const SmallLinearParams params = small_linear_params(args, num_sms, workspace);
-  if (chip().major == 9 && args.k % 64 == 0) {
-    small_linear_hopper(stream, params, num_sms, num_sms >= chip().num_sms);
+  if (launch_limits().major == 9 && args.k % 64 == 0) {
+    small_linear_hopper(stream, params, num_sms, num_sms >= launch_limits().num_sms);
   } else {
     small_linear_portable(stream, params);
   }
