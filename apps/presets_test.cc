@@ -138,7 +138,8 @@ TEST(Presets, AFlagThatWouldChangeNothingIsRefused) {
 TEST(Presets, UnknownNamesListTheKnownOnes) {
   expect_refused("vllm", {}, "sparse-offload, full");
   expect_refused("full", {.page_stats = "median"}, "cuboid-mean, min-max, mean-std, mean");
-  expect_refused("full", {.load_method = "dma"}, "auto, memcpy, batched, uva, bulk, uva-page, staged");
+  expect_refused("full", {.load_method = "dma"},
+                 "auto, memcpy, batched, uva, bulk, uva-page, staged");
 }
 
 }  // namespace

@@ -5,27 +5,15 @@ src/ops/cuda/prefill_bench.cc: medians of events, FLOPs counted as 4 * D * Hq fo
   attention_peer.py [--repeats N] [--backend cudnn|flash] [T:D ...]      default: cudnn, 2048:128 ... 131072:128
 """
 import argparse
+import statistics
 
 import torch
 import torch.nn.functional as functional
+from gpu_peers import samples_us
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 NUM_Q_HEADS, NUM_KV_HEADS = 32, 8
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
-
-
-def median_us(call, repeats):
-    times = []
-    for i in range(repeats + 2):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        if i >= 2:
-            times.append(begin.elapsed_time(end) * 1e3)
-    times.sort()
-    return times[len(times) // 2], times[0]
 
 
 def random_heads(tokens, heads, dim):
@@ -44,9 +32,10 @@ def main():
         q = random_heads(tokens, NUM_Q_HEADS, dim)
         k, v = (random_heads(tokens, NUM_KV_HEADS, dim) for _ in range(2))
         with sdpa_kernel(BACKENDS[options.backend]):
-            us, best = median_us(
+            samples = samples_us(
                 lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
                 options.repeats)
+        us, best = statistics.median(samples), samples[0]
         flops = 4 * dim * NUM_Q_HEADS * tokens * (tokens + 1) / 2
         print(f"{options.backend:28} T {tokens:6} D {dim:3} {us:15.1f} us (best {best:.1f}) {flops / us * 1e-6:6.1f} TFLOP/s",
               flush=True)

@@ -17,7 +17,8 @@ torch.manual_seed(1)
 HQ, HK, D = 32, 8, 128
 
 
-def median_us(work, repeats):
+def samples_us(work, repeats):
+    """Times of `repeats` calls behind two that do not count, rising."""
     samples = []
     for i in range(repeats + 2):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -27,7 +28,11 @@ def median_us(work, repeats):
         torch.cuda.synchronize()
         if i > 1:
             samples.append(begin.elapsed_time(end) * 1e3)
-    return statistics.median(samples)
+    return sorted(samples)
+
+
+def median_us(work, repeats):
+    return statistics.median(samples_us(work, repeats))
 
 
 def heads(batch, heads_, tokens):

@@ -31,13 +31,12 @@ class TinyModel {
     o.kv = shape_.kv(kHeadDim);
     o.kv.gpu = true;
     auto stream = std::make_unique<device::cuda::Stream>(device::cuda::Stream::create().value());
-    auto decoder =
-        model::cuda::Decoder::create(gpu_, *stream, pool_, files_,
-                                     {.rows_max = shape_.rows_max,
-                                      .logits_rows_max = o.kv.logits_rows_max(),
-                                      .deterministic = true},
-                                     {})
-            .value();
+    auto decoder = model::cuda::Decoder::create(gpu_, *stream, pool_, files_,
+                                                {.rows_max = shape_.rows_max,
+                                                 .logits_rows_max = o.kv.logits_rows_max(),
+                                                 .deterministic = true},
+                                                {})
+                       .value();
     return cuda::CudaExecutor::create(gpu_, std::move(stream), std::move(decoder), o).value();
   }
   const TinyShape& shape() const { return shape_; }

@@ -120,7 +120,7 @@ TEST(PinnedPoolTest, FirstPieceIsReadyBeforeTheRestAndGoingAwayEarlyUnpinsAll) {
 
 TEST(PinnedPoolTest, TheGpuReachesEveryHome) {
   const auto gpu = device::cuda::find_gpu();
-  if (!gpu.ok()) GTEST_SKIP() << gpu.error().message;
+  ASSERT_TRUE(gpu.ok()) << gpu.error().message;
   const int64_t home_bytes = 4 << 20, num_homes = 96;
   PinnedPoolOptions options{.home_bytes = home_bytes, .num_homes = num_homes};
   options.piece_bytes = 128 << 20;

@@ -38,7 +38,7 @@ class TransfersCudaTest : public testing::Test {
  protected:
   void SetUp() override {
     auto gpu = device::cuda::find_gpu();
-    if (!gpu.ok()) GTEST_SKIP() << gpu.error().message;
+    ASSERT_TRUE(gpu.ok()) << gpu.error().message;
     gpu_ = gpu.value();
     stream_ = Stream::create().value();
     ready_ = Event::create().value();
