@@ -265,8 +265,13 @@ def resident(machine):
     return rows
 
 
-def trace(machine, length):
-    """A trace of what longneedle selects while it continues the first text of a needle set; made once, None if that fails."""
+# Groups that replay selections, and the needle sets whose first text a trace continues.
+REPLAYING = ("capped-32k", "capped-128k")
+TRACED = ("32k", "128k")
+
+
+def make_trace(program, length):
+    """A trace of what longneedle selects while it continues the first text of a needle set: made once, on the CPU, in minutes."""
     path = TOP / "build/traces" / f"{length}.jsonl"
     if path.exists():
         return path
@@ -278,13 +283,16 @@ def trace(machine, length):
     item = {"kind": "text", "depth": 1.0, "question": text[-continued:], "answer": ""}
     texts.write_text(json.dumps({"context": text[:-continued], "items": [item]}) + "\n")
     made = path.with_suffix(".part")
-    status, text = machine.run("spillway", "trace", LONGNEEDLE, texts, "-o", made, "--preset", "sparse", "--device", "cpu", timeout=400)
-    machine.log(f"trace-{length}", text)
-    if status != 0:
-        print(f"  trace {length}: status {status}: {text.strip().splitlines()[-1] if text.strip() else ''}")
-        return None
+    subprocess.run([program, "trace", LONGNEEDLE, texts, "-o", made, "--preset", "sparse", "--device", "cpu"], check=True)
     made.rename(path)
     return path
+
+
+def trace(machine, length):
+    """The packed trace, or one that is made now."""
+    if machine.traces:
+        return machine.traces / f"{length}.jsonl"
+    return make_trace(machine.programs["spillway"], length)
 
 
 STEP_ROWS = 2048  # of runs whose device memory is small
@@ -325,7 +333,7 @@ def capped(machine, length, count, depth, fitting, least):
                         "--max-num-batched-tokens", STEP_ROWS, "--device-memory", 16 * GIB + 384 * 2**20)
         for reuse, times in least.items():
             what = f"16 GiB for KV, {count} requests of {depth}, decode of full / dense, reuse {reuse}"
-            full = tiered(machine, model, count, depth, generated, recorded, reuse) if recorded else {}
+            full = tiered(machine, model, count, depth, generated, recorded, reuse)
             if not full or not dense:
                 rows.append(row(what, f">= {times}x", "failed", False))
                 continue
@@ -403,6 +411,11 @@ def long_prompts(machine):
             rows.append(row(what, must, "failed", False))
     return rows
 
+
+# What each group runs, as a pattern of names; others run spillway alone.
+PROGRAMS = {"ops": r".*_test", "sanitizer": "|".join(SANITIZED),
+            "kernels": "prefill_bench|attention_cuda_bench|select_cuda_bench|linear_cuda_bench|row_ops_cuda_bench",
+            "transfers": "transfer_cuda_bench|gather_neighbour_bench"}
 
 GROUPS = {"needles": needles, "kernels": kernels, "transfers": transfers, "steps": steps, "resident": resident,
           "capped-32k": capped_32k, "capped-128k": capped_128k, "serving": serving, "long-prompts": long_prompts}

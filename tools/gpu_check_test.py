@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """Results of gpu_check keep the groups that were not run, and the README's table stands between its marks."""
 
+import contextlib
 import importlib.machinery
 import importlib.util
+import io
 import json
+import os
 import pathlib
+import random
 import tempfile
 import unittest
+import unittest.mock
 
 HERE = pathlib.Path(__file__).resolve().parent
 loader = importlib.machinery.SourceFileLoader("gpu_check", str(HERE / "gpu_check"))
@@ -22,40 +27,60 @@ class Results(unittest.TestCase):
         self.top = pathlib.Path(self.folder.name)
         self.path = self.top / "2026-01-02-gpu-x.json"
 
-    def merge(self, path, commit, **groups):
-        return gpu_check.merge(path, "GPU X", commit, groups)
+    def merge(self, path, commit, group, rows, is_whole=True):
+        return gpu_check.merge(path, "GPU X", group, [{**r, "commit": commit, "date": "2026-01-02"} for r in rows], is_whole)
 
     def test_other_groups_keep_their_rows_and_commits(self):
-        self.merge(self.path, "aaa", ops=[row("a", "passes", "1", True)], kernels=[row("b", ">= 2", "1", False)])
-        result = self.merge(self.path, "bbb", kernels=[row("b", ">= 2", "3", True)])
+        self.merge(self.path, "aaa", "ops", [row("a", "passes", "1", True)])
+        self.merge(self.path, "aaa", "kernels", [row("b", ">= 2", "1", False)])
+        result = self.merge(self.path, "bbb", "kernels", [row("b", ">= 2", "3", True)])
         self.assertEqual(json.loads(self.path.read_text()), result)
-        self.assertEqual(result["groups"]["ops"]["commit"], "aaa")
-        self.assertEqual(result["groups"]["kernels"]["commit"], "bbb")
-        self.assertTrue(result["groups"]["kernels"]["rows"][0]["ok"])
+        self.assertEqual([r["commit"] for r in result["groups"]["ops"]], ["aaa"])
+        self.assertEqual([r["commit"] for r in result["groups"]["kernels"]], ["bbb"])
+        self.assertTrue(result["groups"]["kernels"][0]["ok"])
+
+    def test_a_group_that_was_stopped_keeps_the_older_figures_of_what_it_did_not_reach(self):
+        self.merge(self.path, "aaa", "kernels", [row("b", "", "1", True), row("c", "", "1", True)])
+        result = self.merge(self.path, "bbb", "kernels", [row("b", "", "2", True)], is_whole=False)
+        self.assertEqual([(r["what"], r["commit"]) for r in result["groups"]["kernels"]], [("b", "bbb"), ("c", "aaa")])
+        result = self.merge(self.path, "ccc", "kernels", [row("b", "", "3", True)])
+        self.assertEqual([(r["what"], r["commit"]) for r in result["groups"]["kernels"]], [("b", "ccc")])
 
     def test_another_day_goes_on_from_the_newest_file_of_the_same_gpu(self):
-        self.merge(self.path, "aaa", ops=[row("a", "passes", "1", True)])
-        self.merge(self.top / "2026-01-04-gpu-y.json", "ccc", ops=[row("a", "passes", "0", False)])
-        result = self.merge(self.top / "2026-01-05-gpu-x.json", "bbb", kernels=[])
-        self.assertEqual({name: g["commit"] for name, g in result["groups"].items()}, {"ops": "aaa", "kernels": "bbb"})
+        self.merge(self.path, "aaa", "ops", [row("a", "passes", "1", True)])
+        self.merge(self.top / "2026-01-04-gpu-y.json", "ccc", "ops", [row("a", "passes", "0", False)])
+        result = self.merge(self.top / "2026-01-05-gpu-x.json", "bbb", "kernels", [row("b", "", "1", True)])
+        self.assertEqual({name: rows[0]["commit"] for name, rows in result["groups"].items()}, {"ops": "aaa", "kernels": "bbb"})
         self.assertEqual(len(list(self.top.glob("*.json"))), 3)
 
     def test_groups_that_are_gone_leave(self):
-        self.path.write_text(json.dumps({"groups": {"gone": {"commit": "", "date": "", "rows": []}}}))
-        self.assertEqual(list(self.merge(self.path, "aaa", ops=[])["groups"]), ["ops"])
+        self.path.write_text(json.dumps({"groups": {"gone": []}}))
+        self.assertEqual(list(self.merge(self.path, "aaa", "ops", [])["groups"]), ["ops"])
+
+    def test_a_result_of_another_machine_is_taken_row_by_row(self):
+        self.merge(self.path, "aaa", "kernels", [row("b", "", "1", True), row("c", "", "1", True)])
+        other = self.top / "other"
+        self.merge(other / "2026-01-03-gpu-x.json", "bbb", "kernels", [row("c", "", "2", True)])
+        with unittest.mock.patch.object(gpu_check, "TOP", self.top), contextlib.redirect_stdout(io.StringIO()):
+            (self.top / "README.md").write_text("no marks\n")
+            gpu_check.take(other / "2026-01-03-gpu-x.json", self.top)
+        rows = json.loads((self.top / "2026-01-03-gpu-x.json").read_text())["groups"]["kernels"]
+        self.assertEqual({r["what"]: r["commit"] for r in rows}, {"b": "aaa", "c": "bbb"})
 
     def test_the_table_has_a_line_for_every_row(self):
-        result = self.merge(self.path, "aaa", ops=[row("a|b", "all", "1\n2", True)], kernels=[row("c", ">= 2", "1", False)])
-        lines = gpu_check.table(result).splitlines()
+        self.merge(self.path, "aaa", "ops", [row("a|b", "all", "1\n2", True)])
+        result = self.merge(self.path, "bbb", "kernels", [row("c", ">= 2", "1", False)])
+        lines = gpu_check.table(result["groups"]).splitlines()
         self.assertEqual(len(lines), 6)
-        self.assertEqual(lines[3], "| a/b | all | 1 2 | yes |")
-        self.assertTrue(lines[5].endswith("| **no** |"))
+        self.assertEqual(lines[3], "| a/b | all | 1 2 | yes | aaa |")
+        self.assertTrue(lines[5].endswith("| **no** | bbb |"))
 
     def test_the_readme_changes_between_its_marks_only(self):
         readme = self.top / "README.md"
         begin, end = gpu_check.README_MARKS
         readme.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
-        result = self.merge(self.path, "aaa", ops=[row("tests", "all", "1", True)], kernels=[row("new", ">= 2", "3", True)])
+        self.merge(self.path, "aaa", "ops", [row("tests", "all", "1", True)])
+        result = self.merge(self.path, "aaa", "kernels", [row("new", ">= 2", "3", True)])
         for _ in range(2):
             gpu_check.write_readme(readme, result)
             text = readme.read_text()
@@ -66,6 +91,41 @@ class Results(unittest.TestCase):
         readme.write_text("no marks\n")
         gpu_check.write_readme(readme, result)
         self.assertEqual(readme.read_text(), "no marks\n")
+
+
+class Packing(unittest.TestCase):
+    """What is packed comes back as it was, once for programs that repeat each other."""
+
+    def test_a_group_takes_its_programs_alone(self):
+        names = {name: None for name in ("spillway", "linear_cuda_bench", "prefill_bench", "row_ops_cuda_test", "transfer_cuda_bench")}
+        self.assertEqual(set(gpu_check.needed(names, ["ops"])), {"row_ops_cuda_test"})
+        self.assertEqual(set(gpu_check.needed(names, ["steps", "transfers"])), {"spillway", "transfer_cuda_bench"})
+        self.assertEqual(set(gpu_check.needed(names, list(gpu_check.GROUPS))), set(names))
+
+    def test_an_archive_is_unpacked_as_it_was_packed(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            top = pathlib.Path(folder)
+            same = random.Random(1).randbytes(200_000)
+            built = {}
+            for name in ("spillway", "a_bench", "b_bench"):
+                built[name] = top / name
+                built[name].write_bytes(same)
+                built[name].chmod(0o755)
+            (top / "strip").write_text("#!/bin/sh\n")
+            (top / "strip").chmod(0o755)
+            environment = {"PATH": f"{top}:{os.environ['PATH']}"}
+            patches = (unittest.mock.patch.object(gpu_check, "programs", lambda: built), unittest.mock.patch.object(gpu_check, "TOP", top),
+                       unittest.mock.patch.dict(os.environ, environment), unittest.mock.patch.dict(gpu_check.gpu_rows.PROGRAMS, {"steps": ".*"}))
+            with contextlib.ExitStack() as stack:
+                for patch in patches:
+                    stack.enter_context(patch)
+                gpu_check.pack(top / "packed.xz", ["steps"])
+                self.assertLess((top / "packed.xz").stat().st_size, 210_000)
+                unpacked = gpu_check.unpack(top / "packed.xz")
+                self.assertEqual(unpacked, gpu_check.unpack(top / "packed.xz"))
+                for name in built:
+                    self.assertEqual((unpacked / name).read_bytes(), same)
+                    self.assertTrue(os.access(unpacked / name, os.X_OK))
 
 
 class Rows(unittest.TestCase):
