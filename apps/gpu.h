@@ -52,7 +52,7 @@ class Gpu {
   // Errors: kUnsupported, a model whose shape its kernels do not take.
   virtual base::Result<void> check(const core::ModelConfig& config) const = 0;
   // Its memory, and what a step of these sizes takes of it. `kv`: at most what will be asked for.
-  virtual engine::MemorySizes memory(const core::ModelConfig& config, const exec::KvOptions& kv,
+  virtual engine::MemorySizes memory(const load::ModelFiles& files, const exec::KvOptions& kv,
                                      bool deterministic) const = 0;
   // Of its memory, since it was found, by whoever.
   virtual int64_t taken_bytes() const = 0;

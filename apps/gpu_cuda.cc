@@ -44,17 +44,17 @@ class CudaGpu final : public Gpu {
     return model::cuda::Decoder::check(config);
   }
 
-  engine::MemorySizes memory(const core::ModelConfig& config, const exec::KvOptions& kv,
+  engine::MemorySizes memory(const load::ModelFiles& files, const exec::KvOptions& kv,
                              bool deterministic) const override {
     engine::MemorySizes memory;
     memory.available_bytes = info_.free_bytes;
     memory.runtime_bytes = kRuntimeBytes;
     memory.host_available_bytes =
         std::max<int64_t>(0, device::memory_available_bytes() - kHostReserveBytes);
-    memory.weights_bytes = model::cuda::weight_bytes(config);
+    memory.weights_bytes = model::cuda::weight_bytes(files);
     memory.workspace_bytes =
-        model::cuda::Decoder::workspace_bytes(config, decoder_limits(kv, deterministic));
-    memory.staging_bytes = exec::cuda::CudaExecutor::staging_bytes(config, kv, info_.num_sms);
+        model::cuda::Decoder::workspace_bytes(files.config, decoder_limits(kv, deterministic));
+    memory.staging_bytes = exec::cuda::CudaExecutor::staging_bytes(files.config, kv, info_.num_sms);
     return memory;
   }
 
@@ -69,7 +69,7 @@ class CudaGpu final : public Gpu {
     if (made.ok() || made.error().code != base::Code::kTooLarge) return made;
     // What was made is gone again: what is free now is what there is.
     const int64_t left =
-        device::cuda::free_bytes(info_) - model::cuda::weight_bytes(files.config) - kRuntimeBytes;
+        device::cuda::free_bytes(info_) - model::cuda::weight_bytes(files) - kRuntimeBytes;
     const int64_t less = std::max<int64_t>(0, std::min(left, options.device_bytes / 16 * 15));
     return base::error(base::Code::kTooLarge,
                        "{} (of {} for KV and workspace, --device-memory {}MiB takes less)",

@@ -176,7 +176,7 @@ engine::MemorySizes gpu_memory(const engine::EngineOptions& e, const House& hous
   most.on_gpu = true;
   most.max_num_seqs = e.max_num_seqs;
   most.context_max = std::min(e.max_model_len.value_or(c.context_max), c.context_max);
-  return house.gpu->memory(c, engine::kv_options(e, c, most, 1), e.deterministic);
+  return house.gpu->memory(*house.files, engine::kv_options(e, c, most, 1), e.deterministic);
 }
 
 // REQUIRES: there is a host tier.

@@ -167,10 +167,8 @@ class Neighbour {
     ops::cuda::LinearArgs args;
     args.x = x_.as<__nv_bfloat16>();
     args.x_stride = kK;
-    args.weight = weights_.as<__nv_bfloat16>() + i % 3 * kN * kK;
+    args.weight = ops::cuda::Weight::of(weights_.as<__nv_bfloat16>() + i % 3 * kN * kK, kN, kK);
     args.rows = rows;
-    args.n = kN;
-    args.k = kK;
     args.y = y_.as<__nv_bfloat16>();
     args.y_stride = kN;
     if (rows <= 64) {

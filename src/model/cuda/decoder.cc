@@ -118,7 +118,7 @@ base::Result<void> Decoder::forward(const ForwardArgs& args) {
   hidden_ = args.hidden != nullptr ? args.hidden : own_hidden_;
   if (rows_ == 0) return {};
   if (args.layer_begin == 0) {
-    ops::cuda::embed(stream_.handle(), {.table = weights_.token_embd.data,
+    ops::cuda::embed(stream_.handle(), {.table = weights_.token_embd.weights[0].bf16(),
                                         .tokens = args.tokens,
                                         .rows = rows_,
                                         .width = config_.model_dim,
@@ -134,15 +134,12 @@ base::Result<void> Decoder::forward(const ForwardArgs& args) {
 base::Result<void> Decoder::run_layer(int32_t layer, const ForwardArgs& args) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   normalise(w.attn_norm);
-  RETURN_IF_ERROR(linear_->run(stream_, {.x = h_,
-                                         .x_stride = config_.model_dim,
-                                         .weight = w.qkv.data,
-                                         .bias = w.qkv_bias,
-                                         .rows = rows_,
-                                         .n = w.qkv.rows,
-                                         .k = w.qkv.cols,
-                                         .y = qkv_,
-                                         .y_stride = qkv_width(config_)}));
+  RETURN_IF_ERROR(multiply(w.qkv, {.x = h_,
+                                   .x_stride = config_.model_dim,
+                                   .bias = w.qkv_bias,
+                                   .rows = rows_,
+                                   .y = qkv_,
+                                   .y_stride = qkv_width(config_)}));
   RETURN_IF_ERROR(attend(layer, args));
   RETURN_IF_ERROR(add_projected(h_, w.attn_output, w.attn_output_bias, w.attn_post_norm, 0, rows_));
   normalise(w.ffn_norm);
@@ -183,15 +180,12 @@ base::Result<void> Decoder::feed_forward(const LayerWeights& w) {
   const int64_t width = config_.ffn_dim;
   for (int64_t begin = 0; begin < rows_; begin += kFeedForwardRows) {
     const int64_t end = std::min(rows_, begin + kFeedForwardRows);
-    RETURN_IF_ERROR(linear_->run(stream_, {.x = h_ + begin * config_.model_dim,
-                                           .x_stride = config_.model_dim,
-                                           .weight = w.gate_up.data,
-                                           .bias = w.gate_up_bias,
-                                           .rows = end - begin,
-                                           .n = w.gate_up.rows,
-                                           .k = w.gate_up.cols,
-                                           .y = gate_up_,
-                                           .y_stride = 2 * width}));
+    RETURN_IF_ERROR(multiply(w.gate_up, {.x = h_ + begin * config_.model_dim,
+                                         .x_stride = config_.model_dim,
+                                         .bias = w.gate_up_bias,
+                                         .rows = end - begin,
+                                         .y = gate_up_,
+                                         .y_stride = 2 * width}));
     ops::cuda::gated(stream_.handle(), {.gate_up = gate_up_,
                                         .rows = end - begin,
                                         .width = width,
@@ -211,25 +205,33 @@ void Decoder::normalise(const float* weight) {
                                          .out = h_});
 }
 
+base::Result<void> Decoder::multiply(const Matrix& matrix, ops::cuda::LinearArgs args) {
+  for (const ops::cuda::Weight& part : matrix.parts()) {
+    args.weight = part;
+    RETURN_IF_ERROR(linear_->run(stream_, args));
+    if (args.bias != nullptr) args.bias += part.rows;
+    if (args.y != nullptr) args.y += part.rows;
+    if (args.y32 != nullptr) args.y32 += part.rows;
+  }
+  return {};
+}
+
 base::Result<void> Decoder::add_projected(const __nv_bfloat16* x, const Matrix& weight,
                                           const float* bias, const float* post_norm, int64_t begin,
                                           int64_t end) {
   float* const hidden = hidden_ + begin * config_.model_dim;
   ops::cuda::LinearArgs product{.x = x,
                                 .x_stride = weight.cols,
-                                .weight = weight.data,
                                 .bias = bias,
                                 .rows = end - begin,
-                                .n = weight.rows,
-                                .k = weight.cols,
                                 .y_stride = config_.model_dim};
   if (post_norm == nullptr) {
     product.y32 = hidden;
     product.accumulate = true;
-    return linear_->run(stream_, product);
+    return multiply(weight, product);
   }
   product.y = qkv_;  // q, k and v are read already
-  RETURN_IF_ERROR(linear_->run(stream_, product));
+  RETURN_IF_ERROR(multiply(weight, product));
   ops::cuda::add_rms_norm(stream_.handle(), {.y = qkv_,
                                              .weight = post_norm,
                                              .eps = config_.norm_eps,
@@ -249,14 +251,11 @@ base::Result<void> Decoder::logits(const int32_t* rows, int32_t num_rows, float*
                                          .rows = num_rows,
                                          .width = config_.model_dim,
                                          .out = h_});
-  return linear_->run(stream_, {.x = h_,
-                                .x_stride = config_.model_dim,
-                                .weight = weights_.output.data,
-                                .rows = num_rows,
-                                .n = weights_.output.rows,
-                                .k = weights_.output.cols,
-                                .y32 = out,
-                                .y_stride = config_.vocab_size});
+  return multiply(weights_.output, {.x = h_,
+                                    .x_stride = config_.model_dim,
+                                    .rows = num_rows,
+                                    .y32 = out,
+                                    .y_stride = config_.vocab_size});
 }
 
 }  // namespace model::cuda

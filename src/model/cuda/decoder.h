@@ -96,6 +96,8 @@ class Decoder {
   base::Result<void> fill_layer(int32_t layer, const ForwardArgs& args);
   base::Result<void> feed_forward(const LayerWeights& w);
   void normalise(const float* weight);  // h = RMSNorm(hidden)
+  // y = x W^T + b: `args` as if the matrix were one weight.
+  base::Result<void> multiply(const Matrix& matrix, ops::cuda::LinearArgs args);
   // hidden += y for y = x W^T + b over rows [begin, end), or hidden += RMSNorm(y).
   base::Result<void> add_projected(const __nv_bfloat16* x, const Matrix& weight, const float* bias,
                                    const float* post_norm, int64_t begin, int64_t end);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <initializer_list>
 #include <string>
 #include <utility>
 
@@ -27,15 +28,21 @@ struct Piece {
   bool is_vector = false;
 };
 
+// A tensor that is part of a matrix.
+struct Rows {
+  const char* name;
+  int64_t count;
+};
+
 // Gives every tensor its place behind `base`, in the order of the forward pass.
 class Planner {
  public:
-  Planner(const core::ModelConfig& config, std::byte* base)
-      : config_(config), at_(reinterpret_cast<uintptr_t>(base)), begin_(at_) {}
+  Planner(const load::ModelFiles& files, std::byte* base)
+      : config_(files.config), at_(reinterpret_cast<uintptr_t>(base)), begin_(at_) {}
 
   void plan(DecoderWeights* w) {
     const core::ModelConfig& c = config_;
-    w->token_embd = matrix(c.vocab_size, c.model_dim, "token_embd");
+    w->token_embd = matrix(c.model_dim, {{"token_embd", c.vocab_size}});
     w->layers.resize(static_cast<size_t>(c.num_layers));
     for (int32_t layer = 0; layer < c.num_layers; ++layer) {
       prefix_ = fmt::format("blk.{}.", layer);
@@ -43,7 +50,7 @@ class Planner {
     }
     prefix_.clear();
     w->output_norm = vector(true, c.model_dim, "output_norm");
-    w->output = c.tied_embeddings ? w->token_embd : matrix(c.vocab_size, c.model_dim, "output");
+    w->output = c.tied_embeddings ? w->token_embd : matrix(c.model_dim, {{"output", c.vocab_size}});
   }
   int64_t bytes() const { return static_cast<int64_t>(at_ - begin_); }
   const std::vector<Piece>& pieces() const { return pieces_; }
@@ -54,10 +61,7 @@ class Planner {
     const int64_t q_rows = int64_t{c.num_q_heads} * c.head_dim;
     const int64_t kv_rows = int64_t{c.num_kv_heads} * c.head_dim;
     w->attn_norm = vector(true, c.model_dim, "attn_norm");
-    w->qkv = matrix(q_rows + 2 * kv_rows, c.model_dim, "");
-    rows(w->qkv, 0, "attn_q");
-    rows(w->qkv, q_rows, "attn_k");
-    rows(w->qkv, q_rows + kv_rows, "attn_v");
+    w->qkv = matrix(c.model_dim, {{"attn_q", q_rows}, {"attn_k", kv_rows}, {"attn_v", kv_rows}});
     w->qkv_bias = vector(c.qkv_bias, q_rows + 2 * kv_rows, "");
     if (c.qkv_bias) {
       elements(w->qkv_bias, "attn_q_bias");
@@ -66,19 +70,17 @@ class Planner {
     }
     w->q_norm = vector(c.qk_norm, c.head_dim, "attn_q_norm");
     w->k_norm = vector(c.qk_norm, c.head_dim, "attn_k_norm");
-    w->attn_output = matrix(c.model_dim, q_rows, "attn_output");
+    w->attn_output = matrix(q_rows, {{"attn_output", c.model_dim}});
     w->attn_output_bias = vector(c.attention_out_bias, c.model_dim, "attn_output_bias");
     w->attn_post_norm = vector(c.post_norms, c.model_dim, "attn_post_norm");
     w->ffn_norm = vector(true, c.model_dim, "ffn_norm");
-    w->gate_up = matrix(2 * int64_t{c.ffn_dim}, c.model_dim, "");
-    rows(w->gate_up, 0, "ffn_gate");
-    rows(w->gate_up, c.ffn_dim, "ffn_up");
+    w->gate_up = matrix(c.model_dim, {{"ffn_gate", c.ffn_dim}, {"ffn_up", c.ffn_dim}});
     w->gate_up_bias = vector(c.mlp_bias, 2 * int64_t{c.ffn_dim}, "");
     if (c.mlp_bias) {
       elements(w->gate_up_bias, "ffn_gate_bias");
       elements(w->gate_up_bias + c.ffn_dim, "ffn_up_bias");
     }
-    w->down = matrix(c.model_dim, c.ffn_dim, "ffn_down");
+    w->down = matrix(c.ffn_dim, {{"ffn_down", c.model_dim}});
     w->down_bias = vector(c.mlp_bias, c.model_dim, "ffn_down_bias");
     w->ffn_post_norm = vector(c.post_norms, c.model_dim, "ffn_post_norm");
   }
@@ -88,15 +90,19 @@ class Planner {
     at_ += static_cast<uintptr_t>((bytes + kAlign - 1) / kAlign * kAlign);
     return reinterpret_cast<std::byte*>(place);
   }
-  // A matrix filled by the named tensor, or (no name) by calls of rows().
-  Matrix matrix(int64_t num_rows, int64_t cols, const std::string& name) {
-    Matrix m{reinterpret_cast<__nv_bfloat16*>(take(num_rows * cols * 2)), num_rows, cols};
-    if (!name.empty()) rows(m, 0, name);
+  // The rows of the named tensors.
+  Matrix matrix(int64_t cols, std::initializer_list<Rows> tensors) {
+    Matrix m{.cols = cols};
+    for (const Rows& tensor : tensors) m.rows += tensor.count;
+    std::byte* const data = take(m.rows * cols * 2);
+    m.weights[0] = {core::DType::kBF16, data, m.rows, cols};
+    m.num_parts = 1;
+    int64_t row = 0;
+    for (const Rows& tensor : tensors) {
+      pieces_.push_back({prefix_ + tensor.name, data + row * cols * 2, false});
+      row += tensor.count;
+    }
     return m;
-  }
-  void rows(const Matrix& m, int64_t row, const std::string& name) {
-    auto* const to = reinterpret_cast<std::byte*>(m.data) + row * m.cols * 2;
-    pieces_.push_back({prefix_ + name, to, false});
   }
   float* vector(bool wanted, int64_t width, const std::string& name) {
     if (!wanted) return nullptr;
@@ -214,9 +220,9 @@ class Uploader {
 
 }  // namespace
 
-int64_t weight_bytes(const core::ModelConfig& config) {
+int64_t weight_bytes(const load::ModelFiles& files) {
   DecoderWeights w;
-  Planner planner(config, nullptr);
+  Planner planner(files, nullptr);
   planner.plan(&w);
   return planner.bytes();
 }
@@ -225,9 +231,8 @@ base::Result<DecoderWeights> load_weights(device::cuda::Stream& stream, base::Th
                                           const load::ModelFiles& files,
                                           const LoadProgress& progress) {
   DecoderWeights w;
-  ASSIGN_OR_RETURN(w.memory,
-                   device::cuda::Buffer::allocate(weight_bytes(files.config), "the weights"));
-  Planner planner(files.config, w.memory.data());
+  ASSIGN_OR_RETURN(w.memory, device::cuda::Buffer::allocate(weight_bytes(files), "the weights"));
+  Planner planner(files, w.memory.data());
   planner.plan(&w);
   ASSIGN_OR_RETURN(Uploader upload, Uploader::create(stream, pool));
   int64_t done = 0;

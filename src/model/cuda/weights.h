@@ -1,14 +1,14 @@
-// A decoder's weights in the memory of a GPU: BF16 matrices as ops/cuda/linear.h reads them, FP32
-// vectors. Q, K and V are one matrix, gate and up are one, rows in that order.
+// A decoder's weights in the memory of a GPU: matrices as ops/cuda/linear.h reads them, BF16 now,
+// and FP32 vectors. Q, K and V are one matrix, gate and up are one, rows in that order.
 //
 // Quantised types are dequantised at load (ops/reference/dequantize.h) by all threads of the pool,
 // and everything goes through two pinned buffers, so that converting and copying overlap. Made once
 // at load; read-only afterwards.
 #pragma once
 
-#include <cuda_bf16.h>
-
+#include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -16,13 +16,22 @@
 #include "device/cuda/runtime.h"
 #include "load/model_files.h"
 #include "model/weights.h"
+#include "ops/cuda/weight.h"
 
 namespace model::cuda {
 
-// Rows of K elements back to back, in device memory.
+// The rows of up to three weights, one after another: tensors of a file whose types differ are a
+// weight each.
 struct Matrix {
-  __nv_bfloat16* data = nullptr;
-  int64_t rows = 0, cols = 0;  // N, K
+  static constexpr int kPartsMax = 3;  // Q, K, V
+
+  std::array<ops::cuda::Weight, kPartsMax> weights;
+  int num_parts = 0;
+  int64_t rows = 0, cols = 0;  // N of all, K
+
+  std::span<const ops::cuda::Weight> parts() const {
+    return std::span(weights).first(static_cast<size_t>(num_parts));
+  }
 };
 
 // A vector that an architecture may lack is null.
@@ -51,8 +60,8 @@ struct DecoderWeights {
   Matrix output;                 // (V, E); the embedding itself where it serves as output matrix
 };
 
-// Device bytes of the weights of such a model.
-int64_t weight_bytes(const core::ModelConfig& config);
+// Device bytes of the weights of such a model. REQUIRES: as load_weights().
+int64_t weight_bytes(const load::ModelFiles& files);
 
 // Copies every tensor of `files` and lets go of the file's pages behind it. REQUIRES: files passed
 // load's checks. Errors: kTooLarge (memory), kInternal (a copy failed).

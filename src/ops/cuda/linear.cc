@@ -211,7 +211,8 @@ base::Result<Plan> CublasLinear::make_plan(const Key& key) const {
 base::Result<const Plan*> CublasLinear::plan_for(device::cuda::Stream& stream,
                                                  const LinearArgs& args) {
   const int64_t rows = options_.deterministic ? kDeterministicRows : rows_bucket(args.rows);
-  const Key key = {rows, args.n, args.k, args.y32 != nullptr ? 1 : 0, args.bias != nullptr ? 1 : 0};
+  const Key key = {rows, args.weight.rows, args.weight.cols, args.y32 != nullptr ? 1 : 0,
+                   args.bias != nullptr ? 1 : 0};
   const auto found = plans_.find(key);
   if (found != plans_.end()) return &found->second;
   ASSIGN_OR_RETURN(Plan plan, make_plan(key));
@@ -228,8 +229,8 @@ void CublasLinear::set_bias(const Plan& plan, const void* bias) const {
 // A bias has the type of the outputs.
 const void* CublasLinear::prepare_bias(cudaStream_t stream, const LinearArgs& args) {
   if (args.y32 != nullptr) return args.bias;
-  CHECK(args.n * 2 <= bias_.size(), "a bias of {}", args.n);
-  bias_to_bf16(stream, args.bias, args.n, bias_.as<__nv_bfloat16>());
+  CHECK(args.weight.rows * 2 <= bias_.size(), "a bias of {}", args.weight.rows);
+  bias_to_bf16(stream, args.bias, args.weight.rows, bias_.as<__nv_bfloat16>());
   return bias_.data();
 }
 
@@ -240,10 +241,10 @@ base::Result<void> CublasLinear::multiply(cudaStream_t stream, const Plan& plan,
   const float alpha = 1.0f, beta = args.accumulate ? 1.0f : 0.0f;
   void* y = args.y32 != nullptr ? static_cast<void*>(args.y32) : args.y;
   return to_result(
-      lt_->matmul(handle_, plan.product.get(), &alpha, args.weight, plan.weight.get(), args.x,
+      lt_->matmul(handle_, plan.product.get(), &alpha, args.weight.data, plan.weight.get(), args.x,
                   plan.x.get(), &beta, y, plan.y.get(), y, plan.y.get(), &plan.algo,
                   workspace_.data(), static_cast<size_t>(workspace_.size()), stream),
-      "a product", {args.rows, args.n, args.k});
+      "a product", {args.rows, args.weight.rows, args.weight.cols});
 }
 
 // Whether both ways give the same bits of this weight's products: on Hopper both add along K in one
@@ -252,22 +253,22 @@ base::Result<bool> CublasLinear::small_agrees(device::cuda::Stream& stream, cons
                                               const LinearArgs& args) {
   constexpr int64_t kRows = 16;
   if (options_.small_rows_max <= 0) return false;
-  std::vector<__nv_bfloat16> numbers(static_cast<size_t>(kRows * args.k));
+  std::vector<__nv_bfloat16> numbers(static_cast<size_t>(kRows * args.weight.cols));
   uint32_t state = 1;
   for (auto& number : numbers) {
     state = state * 1664525u + 1013904223u;
     number = __float2bfloat16(static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f);
   }
-  ASSIGN_OR_RETURN(Buffer x, Buffer::allocate(kRows * args.k * 2, "a trial's rows"));
+  ASSIGN_OR_RETURN(Buffer x, Buffer::allocate(kRows * args.weight.cols * 2, "a trial's rows"));
   stream.copy(x.data(), numbers.data(), x.size());
   LinearArgs trial = args;
   trial.x = x.as<__nv_bfloat16>();
-  trial.x_stride = args.k;
+  trial.x_stride = args.weight.cols;
   trial.rows = kRows;
-  trial.y_stride = args.n;
+  trial.y_stride = args.weight.rows;
   std::array<std::vector<std::byte>, 2> found;
   for (const bool small : {false, true}) {
-    ASSIGN_OR_RETURN(Buffer y, Buffer::allocate(kRows * args.n * 4, "a trial's outputs"));
+    ASSIGN_OR_RETURN(Buffer y, Buffer::allocate(kRows * args.weight.rows * 4, "a trial's outputs"));
     stream.fill(y.data(), 0x3f, y.size());  // 0.747, a residual
     if (args.y32 != nullptr) {
       trial.y32 = y.as<float>();
@@ -289,15 +290,17 @@ base::Result<bool> CublasLinear::small_agrees(device::cuda::Stream& stream, cons
 // Where the kernel of our own is the faster one (docs/ops/linear.md). With few outputs a block it
 // reads much of x for each byte of the weight; cuBLASLt without a split of K is slow up to 64 rows.
 bool CublasLinear::prefers_small(const LinearArgs& args) const {
-  const int64_t outputs = args.n / options_.num_sms;  // of a block
+  const int64_t outputs = args.weight.rows / options_.num_sms;  // of a block
   int64_t rows_max = outputs >= 40 && outputs < 128 ? 32 : 8;
   if (options_.deterministic) rows_max = outputs >= 40 ? 64 : 32;
   return args.rows <= std::min<int64_t>(rows_max, options_.small_rows_max);
 }
 
 base::Result<void> CublasLinear::run(device::cuda::Stream& stream, const LinearArgs& args) {
-  CHECK(args.n % 8 == 0 && args.k % 8 == 0 && args.x_stride % 8 == 0 && args.y_stride % 8 == 0,
-        "N {}, K {}, strides {} and {}", args.n, args.k, args.x_stride, args.y_stride);
+  const Weight& w = args.weight;
+  CHECK(w.rows % 8 == 0 && w.cols % 8 == 0 && args.x_stride % 8 == 0 && args.y_stride % 8 == 0,
+        "N {}, K {}, strides {} and {}", w.rows, w.cols, args.x_stride, args.y_stride);
+  CHECK(w.type == core::DType::kBF16, "a weight of type {}", core::info(w.type).name);
   CHECK((args.y == nullptr) != (args.y32 == nullptr) && !(args.accumulate && args.y != nullptr));
   if (args.rows == 0) return {};
   const bool prefers = prefers_small(args);

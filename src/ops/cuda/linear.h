@@ -12,15 +12,16 @@
 
 #include "base/result.h"
 #include "device/cuda/runtime.h"
+#include "ops/cuda/weight.h"
 
 namespace ops::cuda {
 
 struct LinearArgs {
   const __nv_bfloat16* x = nullptr;  // (M, K), row stride x_stride elements
   int64_t x_stride = 0;
-  const __nv_bfloat16* weight = nullptr;  // (N, K) dense
-  const float* bias = nullptr;            // (N) or null
-  int64_t rows = 0, n = 0, k = 0;         // M, N, K; K a multiple of 8, N of 8
+  Weight weight;                // (N, K); N and K multiples of 8
+  const float* bias = nullptr;  // (N) or null
+  int64_t rows = 0;             // M
   // One of the two: BF16 output, or FP32 output added to what y32 holds (a residual) when
   // `accumulate`, else replacing it (logits).
   __nv_bfloat16* y = nullptr;  // (M, N), row stride y_stride

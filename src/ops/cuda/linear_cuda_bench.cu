@@ -147,20 +147,19 @@ class Bench {
     args.x = x_.as<__nv_bfloat16>();
     args.x_stride = shape.k;
     args.rows = rows;
-    args.n = shape.n;
-    args.k = shape.k;
     args.y_stride = shape.n;
     args.y32 = shape.is_fp32 ? y_.as<float>() : nullptr;
     args.y = shape.is_fp32 ? nullptr : y_.as<__nv_bfloat16>();
     args.accumulate = shape.accumulate;
-    args.weight = weights_.as<__nv_bfloat16>();
+    args.weight = Weight::of(weights_.as<__nv_bfloat16>(), shape.n, shape.k);
     call(args);  // plans
     const int64_t weight = shape.n * shape.k;
     const int64_t copies = std::min(kRotateBytes / (2 * weight) + 2, kWeightBytes / 2 / weight);
     const int64_t calls = rows > 512 ? copies : 2 * copies;
     auto graph = Graph::capture(stream_, [&] {
       for (int64_t i = 0; i < calls; ++i) {
-        args.weight = weights_.as<__nv_bfloat16>() + i % copies * weight;
+        args.weight =
+            Weight::of(weights_.as<__nv_bfloat16>() + i % copies * weight, shape.n, shape.k);
         call(args);
         if (apart) {
           launch({.name = "tiny", .grid = dim3(1), .threads = 32, .stream = stream_.handle()},

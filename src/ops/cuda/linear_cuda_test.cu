@@ -159,10 +159,8 @@ class LinearCudaTest : public testing::Test {
     LinearArgs args;
     args.x = p.x.as<__nv_bfloat16>();
     args.x_stride = p.x_stride;
-    args.weight = p.w.as<__nv_bfloat16>();
+    args.weight = Weight::of(p.w.as<__nv_bfloat16>(), p.shape.n, p.shape.k);
     args.rows = rows;
-    args.n = p.shape.n;
-    args.k = p.shape.k;
     args.y_stride = p.shape.n + 16;
     return args;
   }
@@ -203,7 +201,7 @@ class LinearCudaTest : public testing::Test {
 
   static bool is_outside(const LinearArgs& args, size_t i) {
     const auto at = static_cast<int64_t>(i);
-    return at / args.y_stride >= args.rows || at % args.y_stride >= args.n;
+    return at / args.y_stride >= args.rows || at % args.y_stride >= args.weight.rows;
   }
 
   void compare(const Problem& p, const LinearArgs& args, const std::vector<float>& got,
@@ -214,11 +212,11 @@ class LinearCudaTest : public testing::Test {
       const int64_t row = static_cast<int64_t>(i) / args.y_stride;
       const int64_t n = static_cast<int64_t>(i) % args.y_stride;
       if (!is_outside(args, i)) {
-        const auto at = static_cast<size_t>(row * args.n + n);
+        const auto at = static_cast<size_t>(row * args.weight.rows + n);
         expected = p.sums[at];
         if (args.bias != nullptr) expected += double{p.bias[static_cast<size_t>(n)]};
         if (!before.empty()) expected += double{before[i]};
-        tolerance = 1e-5 * std::sqrt(static_cast<double>(args.k)) * p.magnitudes[at] +
+        tolerance = 1e-5 * std::sqrt(static_cast<double>(args.weight.cols)) * p.magnitudes[at] +
                     rounding * std::abs(expected) + 1e-6;
       }
       if (!(std::abs(double{got[i]} - expected) <= tolerance) && ++wrong <= 8) {
@@ -237,10 +235,8 @@ class LinearCudaTest : public testing::Test {
     LinearArgs args;
     args.x = x.as<__nv_bfloat16>();
     args.x_stride = shape.k;
-    args.weight = w.as<__nv_bfloat16>();
+    args.weight = Weight::of(w.as<__nv_bfloat16>(), shape.n, shape.k);
     args.rows = rows;
-    args.n = shape.n;
-    args.k = shape.k;
     args.y32 = y.as<float>();
     args.y_stride = shape.n;
     run(way, args);
@@ -373,10 +369,9 @@ TEST_F(LinearCudaTest, AGraphReplaysProductsInARow) {
   Buffer between = Buffer::allocate(8 * shape.n * 2, "a test").value();
   LinearArgs one, two;
   one.x = x.as<__nv_bfloat16>();
-  one.weight = two.weight = w.as<__nv_bfloat16>();
+  one.weight = two.weight = Weight::of(w.as<__nv_bfloat16>(), shape.n, shape.k);
   one.x_stride = two.x_stride = one.y_stride = two.y_stride = shape.n;
   one.rows = two.rows = 8;
-  one.n = two.n = one.k = two.k = shape.n;
   one.y = between.as<__nv_bfloat16>();
   two.x = between.as<__nv_bfloat16>();
   two.y32 = y.as<float>();
