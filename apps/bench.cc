@@ -27,6 +27,8 @@ struct Test {
   std::vector<double> samples_ns;
   std::vector<double> decode_ts, decode_rows;  // while only decode rows ran
   double ttft_ms = 0;                          // mean, last repetition
+  core::LoopTimes loop;                        // while only decode rows ran, all repetitions
+  int64_t loop_steps = 0;
 
   int64_t tokens(int32_t streams) const {
     return prompt > 0 ? prompt : int64_t{generate} * streams;
@@ -84,6 +86,8 @@ class Bench {
       test->samples_ns.push_back(ns);
       test->decode_ts.push_back(meter.tally().tokens_per_second());
       test->decode_rows.push_back(meter.tally().rows_per_step());
+      test->loop.add(meter.tally().loop());
+      test->loop_steps += meter.tally().steps();
     }
     fmt::print(stderr, "\r{:60}\r", "");
     return {};
@@ -135,6 +139,18 @@ class Bench {
   int64_t next_salt_ = 0;
 };
 
+// Microseconds of a decode step that the engine's thread spent on each part of it.
+nlohmann::ordered_json loop_json(const Test& test) {
+  const auto steps = static_cast<double>(std::max<int64_t>(1, test.loop_steps));
+  const auto mean_us = [&](int64_t us) { return static_cast<double>(us) / steps; };
+  return {{"steps", test.loop_steps},
+          {"plan_us", mean_us(test.loop.plan_us)},
+          {"submit_us", mean_us(test.loop.submit_us)},
+          {"wait_us", mean_us(test.loop.wait_us)},
+          {"commit_us", mean_us(test.loop.commit_us)},
+          {"publish_us", mean_us(test.loop.publish_us)}};
+}
+
 nlohmann::ordered_json to_json(const BenchOptions& options, const House& house, const Test& test) {
   const int64_t tokens = test.tokens(options.streams);
   std::vector<double> rates;
@@ -163,6 +179,7 @@ nlohmann::ordered_json to_json(const BenchOptions& options, const House& house, 
           {"samples_ts", rates},
           {"decode_ts", mean(test.decode_ts)},
           {"decode_rows", mean(test.decode_rows)},
+          {"loop", loop_json(test)},
           {"ttft_ms", test.ttft_ms},
           {"gpu_bytes_taken", house.gpu != nullptr ? house.gpu->taken_bytes() : 0},
           {"kv", kv_json(house.engine->snapshot().kv)},

@@ -8,6 +8,14 @@ namespace {
 // Short against a run, long against a step.
 constexpr auto kInterval = std::chrono::milliseconds(20);
 
+core::LoopTimes between(const core::LoopTimes& first, const core::LoopTimes& last) {
+  return {.plan_us = last.plan_us - first.plan_us,
+          .submit_us = last.submit_us - first.submit_us,
+          .wait_us = last.wait_us - first.wait_us,
+          .commit_us = last.commit_us - first.commit_us,
+          .publish_us = last.publish_us - first.publish_us};
+}
+
 }  // namespace
 
 // A snapshot is as old as its last step: time between snapshots is time between steps.
@@ -19,6 +27,7 @@ void DecodeTally::add(const core::EngineSnapshot& now) {
     tokens_ += tokens;
     steps_ += now.steps - last_.steps;
     us_ += now.engine_heartbeat_us - last_.engine_heartbeat_us;
+    loop_.add(between(last_.loop, now.loop));
   }
   last_ = now;
 }

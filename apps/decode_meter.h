@@ -20,6 +20,9 @@ class DecodeTally {
   double tokens_per_second() const {
     return us_ > 0 ? 1e6 * static_cast<double>(tokens_) / static_cast<double>(us_) : 0;
   }
+  // The engine thread's time over those intervals, by what it did.
+  const core::LoopTimes& loop() const { return loop_; }
+  int64_t steps() const { return steps_; }
   // Rows of a step, mean over those intervals.
   double rows_per_step() const {
     return steps_ > 0 ? static_cast<double>(tokens_) / static_cast<double>(steps_) : 0;
@@ -28,6 +31,7 @@ class DecodeTally {
  private:
   core::EngineSnapshot last_;
   int64_t tokens_ = 0, steps_ = 0, us_ = 0;
+  core::LoopTimes loop_;
 };
 
 // Samples an engine's counters on a thread of its own from construction to stop().

@@ -18,6 +18,7 @@ struct History {
     now.rows_run += prompt_rows + decode_rows;
     now.generated_tokens += decode_rows + first_tokens;
     now.engine_heartbeat_us += 10'000;
+    now.loop.add({.plan_us = 100, .wait_us = 9'900});
   }
   void look() { tally.add(now); }
 };
@@ -37,6 +38,9 @@ TEST(DecodeTally, PromptsDoNotCount) {
   EXPECT_EQ(run.tally.tokens(), 12);
   EXPECT_DOUBLE_EQ(run.tally.tokens_per_second(), 12 / 0.04);
   EXPECT_DOUBLE_EQ(run.tally.rows_per_step(), 3);
+  EXPECT_EQ(run.tally.steps(), 4);
+  EXPECT_EQ(run.tally.loop().plan_us, 400);
+  EXPECT_EQ(run.tally.loop().wait_us, 4 * 9'900);
   run.step(0, 3);
   run.step(500, 3);  // an interval with a prompt in it is left out as a whole
   run.look();

@@ -10,6 +10,23 @@
 
 namespace core {
 
+// Where the engine thread's time went, summed over the steps that ran: wall microseconds.
+struct LoopTimes {
+  int64_t plan_us = 0;     // mail taken, rows and blocks shared out
+  int64_t submit_us = 0;   // handing steps to the executor; all of a step that it runs itself
+  int64_t wait_us = 0;     // for their results
+  int64_t commit_us = 0;   // books brought up to date
+  int64_t publish_us = 0;  // events handed to readers
+
+  void add(const LoopTimes& turn) {
+    plan_us += turn.plan_us;
+    submit_us += turn.submit_us;
+    wait_us += turn.wait_us;
+    commit_us += turn.commit_us;
+    publish_us += turn.publish_us;
+  }
+};
+
 struct EngineSnapshot {
   // Gauges.
   int64_t requests_running = 0;  // admitted, holding blocks
@@ -20,7 +37,8 @@ struct EngineSnapshot {
   int64_t blocks_cached = 0;     // held by the prefix index alone; reclaimed when needed
   // Counters.
   int64_t steps = 0;
-  int64_t rows_run = 0;       // tokens computed, prompt and decode
+  int64_t rows_run = 0;  // tokens computed, prompt and decode
+  LoopTimes loop;
   int64_t prompt_tokens = 0;  // of requests started
   int64_t prompt_tokens_cached = 0;
   int64_t generated_tokens = 0;

@@ -221,12 +221,24 @@ core::EngineSnapshot ServingEngine::snapshot() const {
 
 // The four visible calls.
 bool ServingEngine::step() {
+  turn_ = {};
+  lap_us_ = clock_();
   receive();
   plan();
+  lap(&turn_.plan_us);
   run();
   commit();
+  lap(&turn_.commit_us);
   publish();
+  lap(&turn_.publish_us);
+  if (ran_) counters_.loop.add(turn_);
   return ran_;
+}
+
+// Ends a phase of the loop.
+void ServingEngine::lap(int64_t* total) {
+  const int64_t now_us = clock_();
+  *total += now_us - std::exchange(lap_us_, now_us);
 }
 
 void ServingEngine::receive() {
@@ -282,7 +294,11 @@ void ServingEngine::run() {
   ran_ = !plan_.segments.empty() || has_disk_work;
   if (!ran_) return;
   ++counters_.steps;
-  if (const auto ran = executor_.run(plan_, transfers_, &result_); !ran.ok()) {
+  auto ran = executor_.submit(plan_, transfers_, &result_);
+  lap(&turn_.submit_us);
+  if (ran.ok()) ran = executor_.finish();
+  lap(&turn_.wait_us);
+  if (!ran.ok()) {
     step_failed_ = true;
     LOG_ERROR("step {} with {} sequences failed: {}", plan_.step, plan_.segments.size(),
               ran.error().message);

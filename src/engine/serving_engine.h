@@ -77,6 +77,7 @@ class ServingEngine final : public Engine {
 
   void loop();
 
+  void lap(int64_t* total);
   void receive();
   void abort(LiveSequence* sequence);
   void plan();
@@ -112,6 +113,8 @@ class ServingEngine final : public Engine {
   core::StepResult result_;
   std::vector<Outcome> outcomes_;
   core::EngineSnapshot counters_;
+  core::LoopTimes turn_;  // of this turn
+  int64_t lap_us_ = 0;     // when the running phase began
   uint64_t sequences_received_ = 0;
   bool ran_ = false;
   bool step_failed_ = false;

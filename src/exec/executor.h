@@ -1,8 +1,8 @@
 // Carries out a step on one back end: transfers first, then the rows through the model, then
 // sampling.
 //
-// Two implementations, chosen at run time: exec/cpu_executor.h and the simulator of tests/sim.
-// Thread: the engine's.
+// Implementations, chosen at run time: exec/cpu_executor.h, exec/cuda/cuda_executor.h and the
+// simulators of tests/sim. Thread: the engine's.
 #pragma once
 
 #include <functional>
@@ -29,6 +29,17 @@ class Executor {
   // failure fails the step's sequences, never the process: kInternal or kIo.
   virtual base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                                  core::StepResult* result) = 0;
+
+  // run() in two parts, one step at a time: submit() hands the step over, finish() waits for it and
+  // fills `result`. Plan, transfers and result stay until then; what the plan borrows is read by
+  // submit() alone, so that blocks and rows may be given to the step behind it. A step whose
+  // submit() fails has failed and is not finished. Who computes on the engine's own thread has
+  // nothing to split.
+  virtual base::Result<void> submit(const core::StepPlan& plan, const core::TransferPlan& transfers,
+                                    core::StepResult* result) {
+    return run(plan, transfers, result);
+  }
+  virtual base::Result<void> finish() { return {}; }
 };
 
 }  // namespace exec

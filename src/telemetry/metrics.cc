@@ -4,6 +4,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <sstream>
+#include <utility>
 #include <vector>
 
 namespace telemetry {
@@ -160,6 +161,20 @@ void add_tiers(Page& page, const core::EngineSnapshot& s, int64_t frame_bytes) {
              static_cast<double>(kv.device_bytes_peak));
 }
 
+void add_loop(Page& page, const core::LoopTimes& loop) {
+  MetricFamily& family =
+      page.family("spillway:engine_seconds_total", "Time of the engine's thread by what it did.",
+                  MetricType::Counter);
+  const std::pair<const char*, int64_t> phases[] = {{"plan", loop.plan_us},
+                                                    {"submit", loop.submit_us},
+                                                    {"wait", loop.wait_us},
+                                                    {"commit", loop.commit_us},
+                                                    {"publish", loop.publish_us}};
+  for (const auto& [phase, us] : phases) {
+    page.metric(family, {{"phase", phase}}).counter.value = seconds(us);
+  }
+}
+
 void add_snapshot(Page& page, const core::EngineSnapshot& s) {
   page.gauge("vllm:num_requests_running", "Requests that hold KV blocks.",
              static_cast<double>(s.requests_running));
@@ -184,6 +199,7 @@ void add_snapshot(Page& page, const core::EngineSnapshot& s) {
                s.requests_refused);
   page.counter("spillway:steps_total", "Passes of the engine.", s.steps);
   page.counter("spillway:rows_total", "Tokens computed, prompt and decode.", s.rows_run);
+  add_loop(page, s.loop);
   MetricFamily& blocks =
       page.family("spillway:kv_blocks", "KV blocks by state.", MetricType::Gauge);
   page.metric(blocks, {{"state", "free"}}).gauge.value = static_cast<double>(s.blocks_free);

@@ -26,6 +26,7 @@ TEST(Metrics, SnapshotBecomesGaugesAndCounters) {
   snapshot.preemptions = 4;
   snapshot.prompt_tokens = 12345678901;
   snapshot.generated_tokens = 77;
+  snapshot.loop = {.plan_us = 1, .submit_us = 2, .wait_us = 3'500'000, .commit_us = 4};
   const std::string page =
       Metrics("m", {.block_tokens = 32, .num_blocks = 8, .dtype = "bf16"}, 100).render(snapshot);
   EXPECT_TRUE(has_line(page, "# TYPE vllm:num_requests_running gauge"));
@@ -37,6 +38,7 @@ TEST(Metrics, SnapshotBecomesGaugesAndCounters) {
   EXPECT_TRUE(has_line(page, "vllm:num_preemptions_total" + label() + " 4"));
   EXPECT_TRUE(has_line(page, "vllm:prompt_tokens_total" + label() + " 12345678901"));
   EXPECT_TRUE(has_line(page, "vllm:generation_tokens_total" + label() + " 77"));
+  EXPECT_TRUE(has_line(page, "spillway:engine_seconds_total" + label(",phase=\"wait\"") + " 3.5"));
   EXPECT_TRUE(
       has_line(page, "vllm:cache_config_info" +
                          label(",block_size=\"32\",num_gpu_blocks=\"8\",num_cpu_blocks=\"0\","

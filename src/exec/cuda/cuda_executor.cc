@@ -153,7 +153,16 @@ int64_t CudaExecutor::count_device_bytes() const {
 base::Result<void> CudaExecutor::run(const core::StepPlan& plan,
                                      const core::TransferPlan& transfers,
                                      core::StepResult* result) {
-  const auto begin = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(submit(plan, transfers, result));
+  return finish();
+}
+
+base::Result<void> CudaExecutor::submit(const core::StepPlan& plan,
+                                        const core::TransferPlan& transfers,
+                                        core::StepResult* result) {
+  began_ = std::chrono::steady_clock::now();
+  result_ = result;
+  enqueued_ = nullptr;
   result->kv = {};
   result->lost.clear();
   result->fetched.clear();
@@ -161,18 +170,26 @@ base::Result<void> CudaExecutor::run(const core::StepPlan& plan,
   RETURN_IF_ERROR(device::cuda::use_gpu(gpu_));
   if (disk_ != nullptr) disk_->tier().run(transfers, plan.segments.empty(), result);
   RETURN_IF_ERROR(check_plan(plan, options_.kv, prefill_ != nullptr));
-  result_ = result;
   RETURN_IF_ERROR(move_pages(plan, transfers));
   begin_results(plan, options_.kv.num_layers, result);
   const std::span<const core::Segment> whole = whole_passes(plan);
-  RETURN_IF_ERROR(run_pass(whole, result));
-  RETURN_IF_ERROR(run_segmented(plan, whole.size(), result));
-  if (tier_ != nullptr) tier_->end_step(result);
-  for (core::SegmentResult& r : result->segments) r.sampled = r.sampled && r.error.empty();
-  result->kv.device_bytes_peak = device_bytes_;
-  result->run_us = std::chrono::duration_cast<std::chrono::microseconds>(
-                       std::chrono::steady_clock::now() - begin)
-                       .count();
+  RETURN_IF_ERROR(enqueue_pass(whole, result));
+  if (whole.size() < plan.segments.size()) {
+    RETURN_IF_ERROR(finish_pass());
+    RETURN_IF_ERROR(run_segmented(plan, whole.size(), result));
+  }
+  if (tier_ != nullptr) tier_->save_step();
+  return {};
+}
+
+base::Result<void> CudaExecutor::finish() {
+  RETURN_IF_ERROR(finish_pass());
+  if (tier_ != nullptr) tier_->end_step(result_);
+  for (core::SegmentResult& r : result_->segments) r.sampled = r.sampled && r.error.empty();
+  result_->kv.device_bytes_peak = device_bytes_;
+  result_->run_us = std::chrono::duration_cast<std::chrono::microseconds>(
+                        std::chrono::steady_clock::now() - began_)
+                        .count();
   return {};
 }
 
@@ -196,8 +213,8 @@ int32_t CudaExecutor::padding_of(std::span<const core::Segment> planned) const {
   return planned.empty() ? 0 : options_.kv.padded_rows(static_cast<int32_t>(planned.size()));
 }
 
-base::Result<void> CudaExecutor::run_pass(std::span<const core::Segment> planned,
-                                          core::StepResult* result) {
+base::Result<void> CudaExecutor::enqueue_pass(std::span<const core::Segment> planned,
+                                              core::StepResult* result) {
   const int32_t pad_rows = padding_of(planned);
   ASSIGN_OR_RETURN(const Pass* const pass, inputs_->build(*stream_, planned, pad_rows));
   outputs_.begin(pass->selects_max, pass->logits_max);
@@ -209,10 +226,18 @@ base::Result<void> CudaExecutor::run_pass(std::span<const core::Segment> planned
     outputs_.download(*stream_, static_cast<int32_t>(pass->host_logits_rows.size()));
   }
   if (forced_ != nullptr) forced_->prepare_next(*pass);
+  enqueued_ = pass;
+  return {};
+}
+
+// Waits for the pass, if one is on its way, and reads what it left.
+base::Result<void> CudaExecutor::finish_pass() {
+  const Pass* const pass = std::exchange(enqueued_, nullptr);
+  if (pass == nullptr) return {};
   RETURN_IF_ERROR(stream_->synchronize());
   if (pass->num_rows == 0) return {};
-  RETURN_IF_ERROR(read_selections(*pass, result));
-  return read_logits(*pass, 0, result);
+  RETURN_IF_ERROR(read_selections(*pass, result_));
+  return read_logits(*pass, 0, result_);
 }
 
 // One by one, behind the rest of the step: each is many passes of a layer.

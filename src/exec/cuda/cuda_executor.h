@@ -9,6 +9,7 @@
 // engine's.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -59,6 +60,10 @@ class CudaExecutor final : public Executor, private TileRunner {
 
   base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                          core::StepResult* result) override;
+  // Returns when the step is enqueued, or, where prompts run layer by layer, done.
+  base::Result<void> submit(const core::StepPlan& plan, const core::TransferPlan& transfers,
+                            core::StepResult* result) override;
+  base::Result<void> finish() override;
 
   uint64_t num_disk_records() const override {
     return disk_ ? disk_->tier().store().num_records() : 0;
@@ -97,7 +102,8 @@ class CudaExecutor final : public Executor, private TileRunner {
   base::Result<void> finish_tile(const Pass& pass, size_t index);
   int64_t count_device_bytes() const;
   int32_t padding_of(std::span<const core::Segment> planned) const;
-  base::Result<void> run_pass(std::span<const core::Segment> planned, core::StepResult* result);
+  base::Result<void> enqueue_pass(std::span<const core::Segment> planned, core::StepResult* result);
+  base::Result<void> finish_pass();
   base::Result<void> launch(const Pass& pass, int32_t pad_rows, core::StepResult* result);
   base::Result<void> enqueue(const Pass& pass);
   bool fills(const Pass& pass) const { return options_.fill_random && !pass.host_prefills.empty(); }
@@ -128,7 +134,10 @@ class CudaExecutor final : public Executor, private TileRunner {
   std::map<GraphKey, StepGraph> graphs_;
   int64_t edits_moved_ = 0;  // when the graphs were captured
   int64_t device_bytes_ = 0;
-  core::StepResult* result_ = nullptr;  // of the running step
+  // Of the running step.
+  core::StepResult* result_ = nullptr;
+  const Pass* enqueued_ = nullptr;  // its results are still to be read
+  std::chrono::steady_clock::time_point began_;
 };
 
 }  // namespace exec::cuda

@@ -327,12 +327,14 @@ base::Result<void> CudaTier::gather(device::cuda::Stream& stream, const ops::cud
                                      .list_stride = args.list_stride});
 }
 
-void CudaTier::end_step(core::StepResult* result) {
-  for (size_t i = 0; i < plan_->segments.size(); ++i) {
-    const core::Segment& segment = plan_->segments[i];
+void CudaTier::save_step() {
+  for (const core::Segment& segment : plan_->segments) {
     if (segment.activations.empty()) save_sealed(segment);
-    result->segments[i].error = error(i);
   }
+}
+
+void CudaTier::end_step(core::StepResult* result) {
+  for (size_t i = 0; i < plan_->segments.size(); ++i) result->segments[i].error = error(i);
   ledger_.take_lost(&result->lost);
   const store::cuda::TransferCounters moved = transfers_->counters();
   core::KvCounters& kv = result->kv;

@@ -1,11 +1,12 @@
 // The tier below a GPU: homes of sealed pages in pinned host memory, and what moves between them
 // and the rows of frames. The twin of exec/host_tier.h, block-major (ops/cuda/kv.h).
 //
-// A step begins with the plan's transfers (begin_step) and ends with the saves of the pages that it
-// sealed (end_step), which run beside the next step. Which pages stand where is in
-// exec/cuda/slot_tables.h, what is saved in exec/save_ledger.h; inside the step the device
-// selects, looks up and evicts by itself, and gather() brings the misses. Whatever fails here fails
-// the sequences concerned: error(). Thread: the engine's. A steady step allocates nothing.
+// A step begins with the plan's transfers (begin_step); behind its last launch go the saves of the
+// pages that it seals (save_step), which run beside the next step; end_step reports. Which pages
+// stand where is in exec/cuda/slot_tables.h, what is saved in exec/save_ledger.h; inside the step
+// the device selects, looks up and evicts by itself, and gather() brings the misses. Whatever fails
+// here fails the sequences concerned: error(). Thread: the engine's. A steady step allocates
+// nothing.
 #pragma once
 
 #include <memory>
@@ -57,7 +58,9 @@ class CudaTier final : public KvTier, private SaveQueue {
   // buffers aside, and the tables on the device say so. `plan` must live until end_step(). Errors:
   // kTooLarge (fewer homes could be pinned than the plan uses).
   base::Result<void> begin_step(const core::StepPlan& plan, const core::TransferPlan& transfers);
-  // Issues saves of the pages that segments without activations have sealed, and reports.
+  // Issues saves of the pages that segments without activations seal: the step is enqueued.
+  void save_step();
+  // Reports: the step has run.
   void end_step(core::StepResult* result);
 
   bool is_resident(const core::Segment& segment) const override {
