@@ -73,17 +73,12 @@ base::Result<void> RunCopier::copy_extents(cudaStream_t stream, std::span<const 
   while (!runs.empty()) {
     const CopyGroup group = first_group(runs);
     const auto own = runs.first(static_cast<size_t>(group.num_runs));
-    if (group.rows > 1) {
-      // A command may not reach over two registered pieces of memory: then run by run.
-      if (!copy_rows(stream, group).ok()) {
-        for (const Run& run : own) RETURN_IF_ERROR(copy_one(stream, run));
-      }
-    } else if (group.num_runs > 1) {
-      if (!copy_one(stream, group.first).ok()) {
-        for (const Run& run : own) add(run);
-      }
-    } else {
-      add(group.first);
+    // A command may not reach over two registered pieces of memory: then run by run.
+    const bool is_issued = group.rows > 1       ? copy_rows(stream, group).ok()
+                           : group.num_runs > 1 ? copy_one(stream, group.first).ok()
+                                                : false;
+    if (!is_issued) {
+      for (const Run& run : own) add(run);
     }
     runs = runs.subspan(own.size());
   }
