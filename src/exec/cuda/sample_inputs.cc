@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -46,8 +47,11 @@ base::Result<SampleInputs> SampleInputs::create(const KvOptions& options, int64_
 base::Result<void> SampleInputs::reserve(int64_t edits) {
   const int64_t bytes = edits * int64_t{sizeof(LogitEdit)};
   if (bytes <= edits_.size()) return {};
-  ASSIGN_OR_RETURN(edits_, device::cuda::Buffer::allocate(bytes, "changes of logits"));
-  ASSIGN_OR_RETURN(host_edits_, device::cuda::PinnedBuffer::allocate(bytes, "changes of logits"));
+  // Both or neither: size() is that of the two.
+  ASSIGN_OR_RETURN(auto device, device::cuda::Buffer::allocate(bytes, "changes of logits"));
+  ASSIGN_OR_RETURN(auto host, device::cuda::PinnedBuffer::allocate(bytes, "changes of logits"));
+  edits_ = std::move(device);
+  host_edits_ = std::move(host);
   list_.reserve(static_cast<size_t>(edits));
   ++moved_;
   return {};
