@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "apps/gpu.h"
@@ -6,6 +7,7 @@
 #include "device/cpu.h"
 #include "device/cuda/runtime.h"
 #include "exec/cuda/cuda_executor.h"
+#include "hub/hub.h"
 #include "model/cuda/decoder.h"
 
 namespace apps {
@@ -23,6 +25,13 @@ model::cuda::DecoderLimits decoder_limits(const exec::KvOptions& kv, bool determ
           .deterministic = deterministic};
 }
 
+// Beside the models: which transfers are best here, measured once. Empty: nowhere.
+std::string transfers_file() {
+  const std::string folder =
+      hub::default_cache_dir(std::getenv("XDG_CACHE_HOME"), std::getenv("HOME"));
+  return folder.empty() ? "" : folder + "/transfers";
+}
+
 exec::cuda::CudaTierOptions tier_options(const GpuExecutorOptions& options) {
   exec::cuda::CudaTierOptions tier{.num_homes = options.num_blocks,
                                    .num_frames = options.num_frames,
@@ -30,7 +39,16 @@ exec::cuda::CudaTierOptions tier_options(const GpuExecutorOptions& options) {
                                    .home_streaming_heads = options.home_streaming_heads};
   tier.transfers.load = options.tiers.load;
   tier.transfers.save = options.tiers.save;
+  tier.transfers.cache_file = transfers_file();
   return tier;
+}
+
+// What to lower where the host's memory was short; those who name an option say it themselves.
+base::Error advise_host(const base::Error& error, bool has_tier) {
+  const auto says = [&](const char* what) { return error.message.find(what) != std::string::npos; };
+  if (says("--") || !says("of pinned host memory")) return error;
+  return base::error(error.code, "{}: free memory of the host{}", error.message,
+                     has_tier ? ", or lower --host-memory" : "");
 }
 
 class CudaGpu final : public Gpu {
@@ -67,6 +85,8 @@ class CudaGpu final : public Gpu {
       const model::LoadProgress& progress) override {
     auto made = try_make_executor(files, pool, options, progress);
     if (made.ok() || made.error().code != base::Code::kTooLarge) return made;
+    if (made.error().message.find("of device memory") == std::string::npos)
+      return advise_host(made.error(), options.has_tier);
     // What was made is gone again: what is free now is what there is.
     const int64_t left =
         device::cuda::free_bytes(info_) - model::cuda::weight_bytes(files) - kRuntimeBytes;

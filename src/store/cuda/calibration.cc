@@ -215,7 +215,13 @@ bool find_calibration(const std::string& file, const device::cuda::GpuInfo& gpu,
   std::ifstream lines(file);
   const std::string wanted = key(gpu, page_bytes);
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(wanted)) return parse_choice(line.substr(wanted.size()), found);
+    if (!line.starts_with(wanted)) continue;
+    Calibration kept;
+    if (!parse_choice(line.substr(wanted.size()), &kept)) return false;
+    // Another machine's choice, copied here under this one's name, must not trap in a kernel.
+    if (kept.load == LoadMethod::kBulk && !gpu.is_hopper()) return false;
+    *found = kept;
+    return true;
   }
   return false;
 }
