@@ -47,6 +47,8 @@ base::Result<Completion> wait(const Pending& pending,
         break;
       case engine::Event::Kind::kToken:
         done.tokens.push_back(event->token);
+        if (const auto& top = event->logprobs.top; top.size() > 1)
+          done.margins.push_back(top[0].logprob - top[1].logprob);
         if (on_token) on_token(event->token);
         break;
       case engine::Event::Kind::kFinished:

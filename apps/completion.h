@@ -12,6 +12,9 @@ namespace apps {
 
 struct Completion {
   std::vector<core::TokenId> tokens;  // generated, the ending one included
+  // By token, where the request asks for two log-probabilities or more: how far the best is above
+  // the second.
+  std::vector<float> margins;
   core::FinishReason reason = core::FinishReason::kStop;
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;

@@ -6,7 +6,8 @@
 // the question's tokens are decode rows, so that selection serves every one of them. All questions
 // of a document share its prefix through the prefix cache: the first is asked alone, the rest
 // together. Only pages that prompts made are shared, so tokens do not depend on what was asked
-// before, and those of two runs can be compared.
+// before, and those of two runs can be compared: where two answers part, `margins` say whether the
+// two best tokens were within rounding of each other.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -35,6 +36,7 @@ struct Answer {
   std::string document, kind;
   bool right = false;
   std::vector<core::TokenId> tokens;
+  std::vector<float> margins;
 };
 
 struct Tally {
@@ -50,7 +52,7 @@ void judge(const House& house, const NeedleDocument& document, const NeedleItem&
   std::string text = house.tokenizer->decode(completion.tokens, /*skip_special=*/true);
   text = text.substr(0, text.find('\n'));
   const bool right = text.starts_with(item.answer);
-  tally->answers.push_back({document.id, item.kind, right, completion.tokens});
+  tally->answers.push_back({document.id, item.kind, right, completion.tokens, completion.margins});
   tally->all.add(right);
   tally->by_kind[item.kind].add(right);
   const size_t band = std::min<size_t>(
@@ -64,16 +66,20 @@ void judge(const House& house, const NeedleDocument& document, const NeedleItem&
   }
 }
 
+core::Request ask(const House& house, const NeedleDocument& document, const NeedleItem& item) {
+  core::Request request = ask_needle(*house.tokenizer, document, item.question, kAnswerTokens);
+  request.sampling.logprobs = 2;
+  return request;
+}
+
 base::Result<void> run_document(const House& house, const NeedleDocument& document, bool verbose,
                                 Tally* tally) {
   std::vector<core::Request> rest;
   for (size_t i = 1; i < document.items.size(); ++i)
-    rest.push_back(
-        ask_needle(*house.tokenizer, document, document.items[i].question, kAnswerTokens));
+    rest.push_back(ask(house, document, document.items[i]));
   if (document.items.empty()) return {};
   ASSIGN_OR_RETURN(Completion first,
-                   complete(*house.engine, ask_needle(*house.tokenizer, document,
-                                                      document.items[0].question, kAnswerTokens)));
+                   complete(*house.engine, ask(house, document, document.items[0])));
   judge(house, document, document.items[0], first, verbose, tally);
   ASSIGN_OR_RETURN(std::vector<Completion> others, complete_all(*house.engine, std::move(rest)));
   for (size_t i = 0; i < others.size(); ++i)
@@ -117,7 +123,8 @@ void print_json(const Tally& t, const House& house, const core::KvCounters& kv, 
     json["answers"].push_back({{"document", answer.document},
                                {"kind", answer.kind},
                                {"right", answer.right},
-                               {"tokens", answer.tokens}});
+                               {"tokens", answer.tokens},
+                               {"margins", answer.margins}});
   }
   fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }

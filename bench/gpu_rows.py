@@ -131,6 +131,28 @@ def ask(machine, name, *options):
     return json.loads(text[text.index("{"):text.rindex("}") + 1])
 
 
+# Nats: where two log-probabilities of the GPU and of the CPU may lie apart (tests/gpu/sampling_rules_test), so two that are nearer to
+# each other may change places.
+NEAR = 0.5
+
+
+def first_difference(one, other):
+    """The first token that differs in two answers that do."""
+    return next(i for i, (s, t) in enumerate(zip([*one["tokens"], None], [*other["tokens"], None])) if s != t)
+
+
+def is_near_tie(one, other):
+    """Whether the best two tokens of `other` are near to each other where `one` parts from it."""
+    at = first_difference(one, other)
+    margin = other["margins"][at] if at < len(other["margins"]) else None
+    return margin is not None and margin <= NEAR
+
+
+def far_apart(one, other):
+    """Answers that differ where no two tokens are near to each other."""
+    return sum(a["tokens"] != b["tokens"] and not is_near_tie(a, b) for a, b in zip(one["answers"], other["answers"]))
+
+
 def differing(one, other):
     return sum(a["tokens"] != b["tokens"] for a, b in zip(one["answers"], other["answers"]))
 
@@ -174,8 +196,9 @@ def needles(machine):
         if not gpu or not cpu:
             rows.append(row(f"{length} set, dense", "as on the CPU", "failed", False))
             continue
-        rows.append(row(f"{length} set, dense, right answers", "as on the CPU within 1", f"{gpu['right']} against {cpu['right']}; "
-                        f"{differing(gpu, cpu)} of {len(gpu['answers'])} texts differ", abs(gpu["right"] - cpu["right"]) <= 1))
+        rows.append(row(f"{length} set, dense", f"the CPU's answers, but from where its best two tokens are within {NEAR} on",
+                        f"{differing(gpu, cpu)} of {len(gpu['answers'])} texts differ, {far_apart(gpu, cpu)} of them elsewhere; "
+                        f"{gpu['right']} against {cpu['right']} right", far_apart(gpu, cpu) == 0 and abs(gpu["right"] - cpu["right"]) <= 1))
         if sparse:
             rows.append(row(f"{length} set, budget {budget}, right answers", "99 % of dense", f"{sparse['right']} of {gpu['right']}",
                             sparse["right"] >= 0.99 * gpu["right"] - 1 and sparse["kv"]["selections"] > 0))

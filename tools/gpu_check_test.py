@@ -141,6 +141,17 @@ class Rows(unittest.TestCase):
         self.assertTrue(rows.part("x", 6.0, 10.0, 0.65, "all")["ok"])
         self.assertFalse(rows.part("x", 7.0, 10.0, 0.65, "all")["ok"])
 
+    def test_answers_may_part_where_two_tokens_are_near_to_each_other(self):
+        rows = gpu_check.gpu_rows
+        gpu = {"answers": [{"tokens": [1, 2, 3]}, {"tokens": [1, 2]}]}
+        cpu = {"answers": [{"tokens": [1, 5, 9], "margins": [2, 0.4, 3]}, {"tokens": [1, 2], "margins": [2, 3]}]}
+        self.assertEqual((rows.differing(gpu, cpu), rows.far_apart(gpu, cpu)), (1, 0))
+        for margins in ([2, 0.6, 3], [2, None, 3], []):
+            cpu["answers"][0]["margins"] = margins
+            self.assertEqual(rows.far_apart(gpu, cpu), 1, margins)
+        cpu["answers"][1]["tokens"] = [1, 2, 3]  # goes on where the other ends
+        self.assertEqual(rows.far_apart(gpu, cpu), 2)
+
     def test_device_memory_leaves_its_share_for_kv(self):
         # 128k tokens wait in 2 GiB of FP32 rows.
         asked = gpu_check.gpu_rows.device_memory(2 << 30, 131072)[-1]
