@@ -58,6 +58,8 @@ class TinyHost {
   bool tiered() const { return device_.tiered(); }
   const core::StepResult& result() const { return result_; }
   const core::KvCounters& totals() const { return totals_; }
+  // Of the steps that a graph replayed, on a GPU.
+  const core::KvCounters& replayed() const { return replayed_; }
   size_t rows_free() const { return free_rows_.size(); }
 
   Sequence& add(int32_t slot, std::vector<core::TokenId> prompt) {
@@ -175,6 +177,7 @@ class TinyHost {
     }
     executor().run(plan_, transfers_, &result_).value();
     totals_.add(result_.kv);
+    if (result_.kv.steps_replayed > 0) replayed_.add(result_.kv);
     for (size_t i = 0; i < planned_.size(); ++i) commit(*planned_of_[i], planned_[i], i);
     planned_.clear();
     planned_of_.clear();
@@ -232,7 +235,7 @@ class TinyHost {
   core::StepPlan plan_;
   core::TransferPlan transfers_;
   core::StepResult result_;
-  core::KvCounters totals_;
+  core::KvCounters totals_, replayed_;
 };
 
 }  // namespace exec
