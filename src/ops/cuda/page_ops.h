@@ -113,6 +113,9 @@ struct ScoreArgs {
 // two.
 void page_score(cudaStream_t stream, const ScoreArgs& args);
 
+// SelectArgs::arrivals of a page that nothing has to come of.
+inline constexpr int32_t kPageIsHere = INT32_MAX;
+
 struct SelectArgs {
   ScoreArgs score;  // as it was scored
   int32_t sink_pages = 1;
@@ -142,6 +145,10 @@ struct SelectArgs {
   int32_t* miss_homes = nullptr;   // (places, list_stride)
   int32_t* miss_frames = nullptr;  // (places, list_stride)
   int32_t* num_misses = nullptr;   // (places)
+  // For decode_attention() beside the gather: which entry of the list each miss is, and by entry 0
+  // for what is to be fetched, kPageIsHere for the rest. Null: rows attend when all has come.
+  int32_t* miss_entries = nullptr;  // (places, list_stride)
+  int32_t* arrivals = nullptr;      // (places, list_stride)
   // (2) on the device: frames of scratch taken, blocks done. Zeroed once; every launch leaves it
   // zero, so that the next one (the next layer) has all scratch again. Which place gets which
   // scratch frame may differ from run to run.

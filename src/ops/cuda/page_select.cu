@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/page_arrivals.cuh"
 #include "ops/cuda/page_evict.cuh"
 #include "ops/cuda/page_rows.cuh"
 #include "ops/page_resolve.h"
@@ -429,6 +430,7 @@ class SelectBlock {
     for_each_of(num_, [&](int32_t i) {
       if (args_.pages != nullptr) args_.pages[at + i] = lists_.pages()[i];
       args_.frames[at + i] = lists_.places()[i];
+      if (args_.arrivals != nullptr) args_.arrivals[at + i] = kPageIsHere;
     });
     if (args_.num_misses != nullptr) {
       const int32_t* const blocks =
@@ -439,11 +441,22 @@ class SelectBlock {
             blocks[lists_.pages()[i]] * args_.num_home_columns + args_.home_columns[head_];
         args_.miss_frames[at + miss] = lists_.places()[i];
       });
+      if (args_.arrivals != nullptr && num_fetched_ > 0) announce(at);
     }
     if (tid() != 0) return;
     args_.num_listed[place_] = num_;
     if (args_.num_misses != nullptr) args_.num_misses[place_] = num_fetched_;
     add(args_.selected_pages, num_);
+  }
+
+  // Which entries of the list, from `at` on, are on their way.
+  __device__ void announce(int64_t at) {
+    __syncthreads();  // all of them are said to be here
+    for_each_of(num_fetched_, [&](int32_t miss) {
+      const int32_t i = lists_.misses()[miss];
+      args_.miss_entries[at + miss] = i;
+      args_.arrivals[at + i] = 0;
+    });
   }
 
   const SelectArgs& args_;

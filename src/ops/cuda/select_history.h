@@ -203,6 +203,8 @@ class History {
     miss_homes_ = DeviceArray<int32_t>(places * list_stride_);
     miss_frames_ = DeviceArray<int32_t>(places * list_stride_);
     num_misses_ = DeviceArray<int32_t>(places);
+    miss_entries_ = DeviceArray<int32_t>(places * list_stride_);
+    arrivals_ = DeviceArray<int32_t>(places * list_stride_);
     scratch_taken_ = DeviceArray<int32_t>(std::vector<int32_t>{0, 0});
     counters_ = DeviceArray<int32_t>(4 * rows_max);
     error_ = DeviceArray<int32_t>(std::vector<int32_t>{0});
@@ -330,7 +332,7 @@ class History {
     host_q_ = random_values<uint16_t>(random_, rows_max_of_step() * kQStride, -2, 2);
     q_.set(host_q_);
     scores_.fill(0xff), pages_.fill(0xff), frames_.fill(0xff);
-    num_listed_.fill(0xee), num_misses_.fill(0xee);
+    num_listed_.fill(0xee), num_misses_.fill(0xee), arrivals_.fill(0xee);
     SelectArgs args;
     args.score = {.page = page_,
                   .q = reinterpret_cast<const __nv_bfloat16*>(q_.data()),
@@ -362,6 +364,7 @@ class History {
     args.num_listed = num_listed_.data();
     args.miss_homes = miss_homes_.data(), args.miss_frames = miss_frames_.data();
     args.num_misses = num_misses_.data();
+    args.miss_entries = miss_entries_.data(), args.arrivals = arrivals_.data();
     args.scratch_taken = scratch_taken_.data();
     int32_t* const counters = counters_.data();
     args.selected_pages = counters, args.missed_pages = counters + rows_max_of_step();
@@ -377,6 +380,7 @@ class History {
   struct Written {
     std::vector<float> scores;
     std::vector<int32_t> pages, frames, num_listed, miss_homes, miss_frames, num_misses;
+    std::vector<int32_t> miss_entries, arrivals;
   };
 
   void expect_layer(int32_t layer) {
@@ -386,7 +390,9 @@ class History {
                        num_listed_.get(),
                        miss_homes_.get(),
                        miss_frames_.get(),
-                       num_misses_.get()};
+                       num_misses_.get(),
+                       miss_entries_.get(),
+                       arrivals_.get()};
     ASSERT_EQ(error_.get()[0], 0);
     ASSERT_EQ(scratch_taken_.get(), (std::vector<int32_t>{0, 0}));
     scratch_seen_.clear();
@@ -474,6 +480,7 @@ class History {
       ASSERT_EQ(frame, pool_row * kColumns + flat_column) << k;
     }
     ASSERT_EQ(w.num_misses[place], counts.misses);
+    std::vector<int32_t> arrivals(pages.size(), kPageIsHere);
     for (int32_t m = 0; m < counts.misses; ++m) {
       const auto k = static_cast<size_t>(misses[static_cast<size_t>(m)]);
       ASSERT_EQ(w.miss_frames[at + static_cast<size_t>(m)], w.frames[at + k]) << m;
@@ -481,7 +488,10 @@ class History {
                 s.blocks[static_cast<size_t>(pages[k])] * kHomeColumns +
                     home_columns_[static_cast<size_t>(layer * kHeads + head)])
           << m;
+      ASSERT_EQ(w.miss_entries[at + static_cast<size_t>(m)], misses[static_cast<size_t>(m)]) << m;
+      arrivals[k] = 0;
     }
+    for (size_t k = 0; k < pages.size(); ++k) ASSERT_EQ(w.arrivals[at + k], arrivals[k]) << k;
     Counts& sum = expected_counts_[i];
     sum.selected += static_cast<int32_t>(pages.size());
     sum.missed += counts.misses;
@@ -659,6 +669,7 @@ class History {
   DeviceArray<int32_t> row_tables_, num_rows_given_;
   DeviceArray<float> scores_;
   DeviceArray<int32_t> pages_, frames_, num_listed_, miss_homes_, miss_frames_, num_misses_;
+  DeviceArray<int32_t> miss_entries_, arrivals_;
   DeviceArray<int32_t> scratch_taken_, counters_, error_, set_frames_;
   DeviceArray<int64_t> set_pages_;
 };
