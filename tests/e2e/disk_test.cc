@@ -2,7 +2,7 @@
 // whatever happened to its records, the answer is the one computed afresh.
 //
 // The real engine, scheduler and executor serve a small random model whose homes hold two prompts;
-// log-probabilities are compared as bits.
+// log-probabilities are compared as bits. Compiled once more for a GPU (tests/gpu).
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -58,11 +58,14 @@ class Server {
          std::function<int(bool, uint64_t)> fault = {})
       : model_(shape_of(c)) {
     const exec::TinyShape& shape = model_.shape();
-    exec::CpuExecutorOptions o = model_.options(kHomes);
-    o.tier = exec::HostTierOptions{.num_homes = kHomes,
-                                   .num_frames = kRows,
-                                   .scratch_frames = 8,
-                                   .home_streaming_heads = c.streaming};
+    auto o = model_.options(kHomes);
+    o.tier = exec::TinyTier{.num_homes = kHomes,
+                            .num_frames = kRows,
+                            .scratch_frames = 8,
+                            .home_streaming_heads = c.streaming};
+#ifdef TINY_CUDA
+    o.tier->transfers.staging_bytes = exec::kTinyRing;
+#endif
     o.tier->transfers.load = core::LoadMethod::kUva;
     o.tier->transfers.save = core::SaveMethod::kStaged;
     o.prefill = {.activation_pages = 64, .model_dim = model_.model_dim()};
@@ -142,7 +145,7 @@ class Server {
 
  private:
   exec::TinyModel model_;
-  std::unique_ptr<exec::CpuExecutor> executor_;
+  std::unique_ptr<exec::Executor> executor_;
   std::unique_ptr<engine::ServingEngine> engine_;
   uint64_t last_id_ = 0;
 };
@@ -233,10 +236,13 @@ TEST_P(DiskTest, ASmallFullAndFailingDiskChangesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kv, DiskTest,
-                         testing::Values(Case{.name = "chunked"},
-                                         Case{.name = "threads", .use_io_uring = false},
-                                         Case{.name = "layered", .prefill = core::Prefill::kLayer},
-                                         Case{.name = "streaming", .streaming = true}),
+                         testing::Values(
+#ifndef TINY_CUDA  // the same code on a GPU
+                             Case{.name = "chunked"},
+                             Case{.name = "threads", .use_io_uring = false},
+#endif
+                             Case{.name = "layered", .prefill = core::Prefill::kLayer},
+                             Case{.name = "streaming", .streaming = true}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

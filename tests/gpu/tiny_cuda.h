@@ -27,9 +27,14 @@ class TinyModel {
     load::make_dummy_weights("tiny", 5, files_).value();
   }
 
-  std::unique_ptr<cuda::CudaExecutor> executor(cuda::CudaExecutorOptions o) {
+  cuda::CudaExecutorOptions options(int32_t num_blocks) const {
+    cuda::CudaExecutorOptions o;
     o.kv = shape_.kv(kHeadDim);
     o.kv.gpu = true;
+    o.num_blocks = num_blocks;
+    return o;
+  }
+  std::unique_ptr<cuda::CudaExecutor> executor(const cuda::CudaExecutorOptions& o) {
     auto stream = std::make_unique<device::cuda::Stream>(device::cuda::Stream::create().value());
     auto decoder = model::cuda::Decoder::create(gpu_, *stream, pool_, files_,
                                                 {.rows_max = shape_.rows_max,
@@ -50,6 +55,7 @@ class TinyModel {
 };
 
 using TinyTier = cuda::CudaTierOptions;
+inline constexpr int64_t kTinyRing = 8 << 20;  // of staged saves
 
 // Every so many saves one takes its time.
 inline store::cuda::SaveFault slow_saves(int every) {
@@ -64,12 +70,11 @@ class TinyDevice {
  public:
   // `num_rows` == 0: no host tier.
   TinyDevice(TinyModel& model, int32_t num_blocks, int32_t num_rows, TinyTier tier) {
-    cuda::CudaExecutorOptions o;
-    o.num_blocks = num_blocks;
+    cuda::CudaExecutorOptions o = model.options(num_blocks);
     if (num_rows > 0) {
       tier.num_homes = num_blocks;
       tier.num_frames = num_rows;
-      tier.transfers.staging_bytes = 8 << 20;
+      tier.transfers.staging_bytes = kTinyRing;
       o.tier = tier;
       o.prefill = {.activation_pages = 64, .model_dim = model.model_dim()};
     }
