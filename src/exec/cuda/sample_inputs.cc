@@ -14,8 +14,6 @@ using ops::cuda::SampleRow;
 
 // Edits that there is room for at first: those of a few tokens a sequence.
 constexpr int64_t kEditsASequence = 256;
-// Above every logit, so that a scored token is the one "drawn".
-constexpr float kChosen = 1e30f;
 
 int64_t rows_max(const KvOptions& options) {
   return std::max(options.rows_max, options.max_num_seqs);
@@ -102,7 +100,7 @@ SampleRow SampleInputs::row_of(const core::Segment& s, const LogitsRow& row) {
     asked.num_logprobs = count(params.logprobs);
     add_edits(s);
   } else if (scores(s, row)) {
-    edit(s.tokens[static_cast<size_t>(row.position) + 1]).bias = kChosen;
+    asked.forced = s.tokens[static_cast<size_t>(row.position) + 1];
     asked.num_logprobs = count(params.prompt_logprobs);
   }
   asked.edits_end = static_cast<int32_t>(list_.size());

@@ -1,9 +1,9 @@
 // What rows with logits ask of ops/cuda/sample.h: how to draw, and the sparse changes of logits
 // that the host makes of biases, penalties and masked stop tokens (the rules of ops/sample.h).
 //
-// A row that is only scored "draws" its next prompt token: one bias above everything. Thread: the
-// engine's. A steady step allocates nothing; more edits than ever before make the buffers grow,
-// which moves them (moved()).
+// A row that is only scored names its next prompt token instead of drawing. Thread: the engine's. A
+// steady step allocates nothing; more edits than ever before make the buffers grow, which moves
+// them (moved()).
 #pragma once
 
 #include <cstdint>
