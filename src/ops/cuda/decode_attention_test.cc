@@ -181,6 +181,19 @@ TEST(DecodeAttention, NeverUsesWhatARowDoesNotSee) {
   }
 }
 
+TEST(DecodeAttention, TakesMoreRowsThanALaunch) {
+  const WorldShape shape = {4, 4, 64, 16, kBF16, {}};
+  std::vector<int32_t> lengths;
+  for (int32_t row = 0; row < 700; ++row) lengths.push_back(1 + row * 7 % 45);
+  lengths[600] = 1300;
+  AttentionWorld world(shape, lengths, 41);
+  auto parts = last_rows(lengths);
+  parts.insert(parts.begin() + 513, WorldPart{-1, 0, 1, {}});
+  const auto together = world.decode(parts);
+  expect_close(together, world.expected(parts), tolerance(shape.type) * world.largest_value());
+  EXPECT_EQ(world.decode({parts[601]}), row_of(together, 601, world.row_elements()));
+}
+
 TEST(DecodeAttention, ReachesLongContexts) {
   for (const WorldShape& shape :
        {WorldShape{2, 1, 64, 32, kBF16, {}}, WorldShape{2, 1, 64, 16, kI8, {}}}) {

@@ -141,7 +141,7 @@ __device__ inline UnitSource unit_source(const PrefillLaunch& launch, const Tile
   return source;
 }
 
-// The same of another type; `v`: V's rows.
+// The same of F16 and F32; `v`: V's rows.
 template <core::DType kType, int kD>
 __device__ __forceinline__ void stage_converted(std::byte* to, int32_t row,
                                                 const UnitSource& source, int32_t page_tokens,
@@ -149,57 +149,116 @@ __device__ __forceinline__ void stage_converted(std::byte* to, int32_t row,
   using Rows = PrefillRows<kD>;
   const int32_t row_bytes = head_dim * element_bytes(kType);
   const std::byte* from = source.page + (source.token + (v ? page_tokens : 0)) * row_bytes;
-  const auto* scales = reinterpret_cast<const float*>(source.page + 2 * page_tokens * row_bytes);
 #pragma unroll 4
   for (int i = 0; i < kUnitKeys * kD / 4 / 32; ++i) {
     const int quad = lane + 32 * i;
     const int key = quad / (kD / 4), channel = quad % (kD / 4) * 4;
     uint2 pairs = {};
     if (channel < head_dim && (source.visible >> key & 1) != 0) {
-      float4 scale = {};
-      if constexpr (is_quantised(kType)) {
-        const float all = scales[head_dim];
-        scale = v ? float4{all, all, all, all} : *reinterpret_cast<const float4*>(scales + channel);
-      }
-      pairs = load_quad<kType>(from + key * row_bytes + channel * element_bytes(kType), scale);
+      pairs = load_quad<kType>(from + key * row_bytes + channel * element_bytes(kType), {});
     }
     *reinterpret_cast<uint2*>(to + Rows::element_place(row + key, channel)) = pairs;
   }
 }
 
-// Brings a block's K and V to shared memory, its units' halves dealt out to the warps. Ends a group
-// of copies.
-template <int kD, bool kConverted>
-__device__ inline void stage_keys(const PrefillLaunch& launch, const TileView& view, int32_t block,
-                                  int32_t pass, std::byte* to, int warp, int lane) {
+// Sixteen keys of K or V on their way to shared memory: codes wait in registers while the block
+// before is attended to.
+template <int kD>
+struct KeysUnderWay {
+  static constexpr int kQuads = kUnitKeys * kD / 4 / 32;  // of a lane
+  bool waiting = false;
+  core::DType type;
+  uint32_t visible;
+  // Quads lane, lane + 32, ... have the same channels, or with D 256 every other one.
+  static constexpr int kGroups = kD > 128 ? 2 : 1;
+  float4 scales[kGroups];
+  uint32_t codes[kQuads];
+};
+
+// First channel of a lane's i-th quad.
+template <int kD>
+__device__ __forceinline__ int32_t channel_of(int lane, int i) {
+  return (lane + 32 * i) % (kD / 4) * 4;
+}
+
+// The warp's share of a block of keys: one unit's K or V.
+template <int kD>
+struct KeyShare {
+  static_assert(PrefillTile<kD>::kWarps == 2 * PrefillTile<kD>::kUnits);
+  bool v;
+  int32_t row;  // of the block
+  __device__ explicit KeyShare(int warp)
+      : v(warp >= PrefillTile<kD>::kUnits), row(warp % PrefillTile<kD>::kUnits * kUnitKeys) {}
+};
+
+// Starts to bring a block's K and V to shared memory. Ends a group of copies.
+template <int kD, bool kConverted, bool kQuantised>
+__device__ inline void fetch_keys(const PrefillLaunch& launch, const TileView& view, int32_t block,
+                                  int32_t pass, std::byte* to, int warp, int lane,
+                                  KeysUnderWay<kD>& under_way) {
   using Tile = PrefillTile<kD>;
   const core::PageShape& shape = launch.args.kv.pool.page;
   const int32_t p = shape.page_tokens, d = shape.head_dim;
-  for (int part = warp; part < 2 * Tile::kUnits; part += Tile::kWarps) {
-    const bool v = part >= Tile::kUnits;
-    const int32_t row = part % Tile::kUnits * kUnitKeys;
-    const UnitSource from = unit_source(launch, view, block * Tile::kKeys + row, pass, lane);
-    std::byte* half = to + (v ? Tile::kHalfBytes : 0);
-    if (!kConverted || from.type == core::DType::kBF16) {
-      const std::byte* keys = from.page + (from.token + (v ? p : 0)) * d * 2;
-      stage_bf16<kD>(ptx::shared_address(half), row, keys, d, from.visible, lane);
-      continue;
+  const KeyShare<kD> share(warp);
+  const UnitSource from = unit_source(launch, view, block * Tile::kKeys + share.row, pass, lane);
+  std::byte* half = to + (share.v ? Tile::kHalfBytes : 0);
+  if (!kConverted || from.type == core::DType::kBF16) {
+    const std::byte* keys = from.page + (from.token + (share.v ? p : 0)) * d * 2;
+    stage_bf16<kD>(ptx::shared_address(half), share.row, keys, d, from.visible, lane);
+  } else if constexpr (kQuantised) {
+    under_way.waiting = true;
+    under_way.type = from.type;
+    under_way.visible = from.visible;
+    const std::byte* codes = from.page + (from.token + (share.v ? p : 0)) * d;
+    const auto* scales = reinterpret_cast<const float*>(from.page + 2 * p * d);
+#pragma unroll
+    for (int group = 0; group < KeysUnderWay<kD>::kGroups; ++group) {
+      const int32_t channel = channel_of<kD>(lane, group);
+      if (from.visible == 0 || channel >= d) continue;
+      const float all = scales[d];
+      under_way.scales[group] =
+          share.v ? float4{all, all, all, all} : *reinterpret_cast<const float4*>(scales + channel);
     }
-    switch (from.type) {
-      case core::DType::kF16:
-        stage_converted<core::DType::kF16, kD>(half, row, from, p, v, d, lane);
-        break;
-      case core::DType::kF32:
-        stage_converted<core::DType::kF32, kD>(half, row, from, p, v, d, lane);
-        break;
-      case core::DType::kI8:
-        stage_converted<core::DType::kI8, kD>(half, row, from, p, v, d, lane);
-        break;
-      default:
-        stage_converted<core::DType::kF8E4M3, kD>(half, row, from, p, v, d, lane);
+#pragma unroll
+    for (int i = 0; i < KeysUnderWay<kD>::kQuads; ++i) {
+      const int key = (lane + 32 * i) / (kD / 4);
+      const int32_t channel = channel_of<kD>(lane, i);
+      under_way.codes[i] = 0;
+      if ((from.visible >> key & 1) != 0 && channel < d) {
+        under_way.codes[i] = *reinterpret_cast<const uint32_t*>(codes + key * d + channel);
+      }
     }
+  } else if (from.type == core::DType::kF16) {
+    stage_converted<core::DType::kF16, kD>(half, share.row, from, p, share.v, d, lane);
+  } else {
+    stage_converted<core::DType::kF32, kD>(half, share.row, from, p, share.v, d, lane);
   }
   ptx::cp_async_commit();
+}
+
+// Codes under way become rows in shared memory.
+template <int kD>
+__device__ inline void put_keys(const PrefillLaunch& launch, KeysUnderWay<kD>& under_way,
+                                std::byte* to, int warp, int lane) {
+  if (!under_way.waiting) return;
+  under_way.waiting = false;
+  const KeyShare<kD> share(warp);
+  std::byte* half = to + (share.v ? PrefillTile<kD>::kHalfBytes : 0);
+  const int32_t head_dim = launch.args.kv.pool.page.head_dim;
+#pragma unroll
+  for (int i = 0; i < KeysUnderWay<kD>::kQuads; ++i) {
+    const int key = (lane + 32 * i) / (kD / 4);
+    const int32_t channel = channel_of<kD>(lane, i);
+    const float4 scales = under_way.scales[i % KeysUnderWay<kD>::kGroups];
+    uint2 pairs = {};
+    if ((under_way.visible >> key & 1) != 0 && channel < head_dim) {
+      pairs = under_way.type == core::DType::kI8
+                  ? quad_of_codes<core::DType::kI8>(under_way.codes[i], scales)
+                  : quad_of_codes<core::DType::kF8E4M3>(under_way.codes[i], scales);
+    }
+    *reinterpret_cast<uint2*>(half + PrefillRows<kD>::element_place(share.row + key, channel)) =
+        pairs;
+  }
 }
 
 // Sixteen query rows of a warp; rows g and g + 8 in each lane.
@@ -430,21 +489,26 @@ __global__ void __launch_bounds__(PrefillTile<kD>::kWarps * 32, 1)
   }
 
   KeySteps<Tile::kKeys, kQuantised> next(view, launch.page_shift);
-  stage_keys<kD, kConverted>(launch, view, next.block, next.pass, keys, warp, lane);
+  KeysUnderWay<kD> under_way;
+  fetch_keys<kD, kConverted, kQuantised>(launch, view, next.block, next.pass, keys, warp, lane,
+                                         under_way);
+  if constexpr (kQuantised) put_keys<kD>(launch, under_way, keys, warp, lane);
   for (int stage = 0; !next.done(); stage ^= 1) {
     const int32_t block = next.block, pass = next.pass;
+    std::byte* other = keys + (stage ^ 1) * 2 * Tile::kHalfBytes;
     next.advance();
     if (next.done()) {
       ptx::cp_async_commit();
     } else {
-      stage_keys<kD, kConverted>(launch, view, next.block, next.pass,
-                                 keys + (stage ^ 1) * 2 * Tile::kHalfBytes, warp, lane);
+      fetch_keys<kD, kConverted, kQuantised>(launch, view, next.block, next.pass, other, warp, lane,
+                                             under_way);
     }
     ptx::cp_async_wait<1>();
     __syncthreads();
     attend_keys<kD, kQuantised>(state, launch, view, block, pass, ptx::shared_address(q),
                                 ptx::shared_address(keys + stage * 2 * Tile::kHalfBytes), warp,
                                 lane);
+    if constexpr (kQuantised) put_keys<kD>(launch, under_way, other, warp, lane);
     __syncthreads();  // all have read the stage before it is filled again
   }
   write_rows<kD>(launch, view, state, warp, lane);
