@@ -58,7 +58,8 @@ void add_engine_options(CLI::App& command, ServingOptions* o) {
   command
       .add_flag(
           "--deterministic", o->deterministic,
-          "reuse only cached pages that prompts made, so that answers never depend on history")
+          "reuse only cached pages that prompts made, so that answers never depend on history; "
+          "on a GPU, products that are the same in any batch")
       ->group(kBehaviour);
   command
       .add_option("--device", o->device,
