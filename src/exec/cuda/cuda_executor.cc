@@ -303,9 +303,10 @@ base::Result<void> CudaExecutor::launch(const Pass& pass, int32_t pad_rows,
   if (!std::exchange(step.is_warm, true)) return enqueue(pass);
   if (step.graph.empty()) {
     base::Result<void> enqueued;
-    ASSIGN_OR_RETURN(step.graph,
+    ASSIGN_OR_RETURN(device::cuda::Graph graph,
                      device::cuda::Graph::capture(*stream_, [&] { enqueued = enqueue(pass); }));
-    RETURN_IF_ERROR(enqueued);
+    RETURN_IF_ERROR(enqueued);  // a graph of half a step is never replayed
+    step.graph = std::move(graph);
   }
   step.graph.launch(*stream_);
   ++result->kv.steps_replayed;
