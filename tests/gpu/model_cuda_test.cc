@@ -199,6 +199,19 @@ TEST(Shapes, OtherHeadsAreRefusedByName) {
   }
 }
 
+TEST(Shapes, WhatKernelsCannotHoldIsRefusedByName) {
+  const auto files =
+      load::open_model(data("tests/data/models/llama_g1"), load::LoadFormat::kAuto, 0);
+  core::ModelConfig config = files->get()->config;
+  ASSERT_TRUE(model::cuda::Decoder::check(config).ok());
+  config.vocab_size = (1 << 19) + 8;
+  EXPECT_NE(model::cuda::Decoder::check(config).error().message.find("vocabulary"),
+            std::string::npos);
+  config = files->get()->config;
+  config.model_dim = 32768 + 8;
+  EXPECT_NE(model::cuda::Decoder::check(config).error().message.find("width"), std::string::npos);
+}
+
 // Positions 63, 127, ... 2047 in full.
 TEST(LongNeedle, EqualsTransformersOver2kTokens) {
   GpuRunner runner(data("models/longneedle/longneedle-q8_0.gguf"), DType::kBF16, 512, 2048);

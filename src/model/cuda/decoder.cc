@@ -13,6 +13,8 @@ namespace {
 // Rows of the feed-forward that run together: enough for full speed, few enough that 3 F values a
 // row stay small.
 constexpr int64_t kFeedForwardRows = 2048;
+// What the norms (ops/cuda/row_ops.cu) and the sampler (ops/cuda/sample.h) take.
+constexpr int64_t kWidthMax = 32768, kVocabMax = int64_t{1} << 19;
 
 int64_t qkv_width(const core::ModelConfig& c) {
   return int64_t{c.num_q_heads + 2 * c.num_kv_heads} * c.head_dim;
@@ -53,6 +55,14 @@ base::Result<void> Decoder::check(const core::ModelConfig& c) {
   RETURN_IF_ERROR(multiple_of_8("the model's width", c.model_dim));
   RETURN_IF_ERROR(multiple_of_8("the feed-forward's width", c.ffn_dim));
   RETURN_IF_ERROR(multiple_of_8("the vocabulary", c.vocab_size));
+  const auto at_most = [](const char* what, int64_t value, int64_t most) -> base::Result<void> {
+    if (value <= most) return {};
+    return base::error(base::Code::kUnsupported,
+                       "{} is {}: the GPU's kernels take {} at most, use --device cpu", what, value,
+                       most);
+  };
+  RETURN_IF_ERROR(at_most("the model's width", c.model_dim, kWidthMax));
+  RETURN_IF_ERROR(at_most("the vocabulary", c.vocab_size, kVocabMax));
   if (c.head_dim != 64 && c.head_dim != 128 && c.head_dim != 256) {
     return base::error(base::Code::kUnsupported,
                        "heads have {} channels: the GPU's kernels take 64, 128 or 256, use "
