@@ -1,7 +1,5 @@
 #include "apps/selection_recorder.h"
 
-#include <algorithm>
-
 namespace apps {
 
 SelectionRecorder::~SelectionRecorder() {
@@ -50,17 +48,8 @@ void SelectionRecorder::saw(const exec::SelectionPlace& place, std::span<const i
 int32_t SelectionRecorder::choose(const exec::SelectionPlace& place, int32_t* pages,
                                   int32_t count) const {
   if (!trace_) return count;
-  const std::span<const int32_t> recorded =
-      trace_->find(core::number(place.seq), place.position, place.layer, place.head);
-  if (recorded.empty() || count < 2) return count;
-  const int32_t own_page = pages[count - 1];
-  int32_t n = 0;
-  pages[n++] = 0;
-  for (const int32_t page : recorded) {
-    if (page > 0 && page < own_page && n < count - 1) pages[n++] = page;
-  }
-  if (own_page > 0) pages[n++] = own_page;
-  return n;
+  return trace_->replay(core::number(place.seq), place.position, place.layer, place.head, pages,
+                        count);
 }
 
 }  // namespace apps

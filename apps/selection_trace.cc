@@ -116,12 +116,11 @@ base::Result<void> SelectionTrace::add_line(const std::string& path, int64_t num
   const auto [entry, is_new] = index_.try_emplace(root[0].get<uint64_t>(), sequences_.size());
   if (is_new) {
     if (std::ssize(sequences_) == kSequencesMax) return bad("fewer sequences");
-    sequences_.emplace_back();
-    positions_.emplace_back();
+    sequences_.push_back({.rows = {}, .first_position = root[1].get<int32_t>(), .positions = {}});
   }
-  std::vector<Row>& rows = sequences_[entry->second];
+  std::vector<Row>& rows = sequences_[entry->second].rows;
   const auto [row, is_new_row] =
-      positions_[entry->second].try_emplace(root[1].get<int32_t>(), rows.size());
+      sequences_[entry->second].positions.try_emplace(root[1].get<int32_t>(), rows.size());
   if (is_new_row) {
     num_lists_ += int64_t{header_.num_layers} * header_.num_kv_heads;
     if (num_lists_ > kListsMax) return bad("fewer rows, layers or heads");
@@ -137,10 +136,35 @@ base::Result<void> SelectionTrace::add_line(const std::string& path, int64_t num
 
 std::span<const int32_t> SelectionTrace::find(uint64_t sequence, int32_t position, int32_t layer,
                                               int32_t head) const {
-  const std::vector<Row>& rows = sequences_[sequence % sequences_.size()];
-  const Row& row = rows[static_cast<size_t>(position) % rows.size()];
+  const Sequence& found = sequences_[sequence % sequences_.size()];
+  const int64_t page = header_.page_tokens;
+  int64_t rows = std::ssize(found.rows);
+  if (rows > page) rows -= rows % page;
+  // Without common factors, so that few places get the same.
+  const uint64_t turns = sequence / sequences_.size() * 11 +
+                         static_cast<uint64_t>(layer / header_.num_layers) * 17 +
+                         static_cast<uint64_t>(head / header_.num_kv_heads) * 5;
+  const int64_t later = static_cast<int64_t>(turns % static_cast<uint64_t>(rows)) * page;
+  const int64_t index = (position - found.first_position + later) % rows;
+  const Row& row = found.rows[static_cast<size_t>(index < 0 ? index + rows : index)];
   return row[static_cast<size_t>(layer % header_.num_layers * header_.num_kv_heads +
                                  head % header_.num_kv_heads)];
+}
+
+int32_t SelectionTrace::replay(uint64_t sequence, int32_t position, int32_t layer, int32_t head,
+                               int32_t* pages, int32_t count) const {
+  const std::span<const int32_t> recorded = find(sequence, position, layer, head);
+  if (recorded.empty() || count < 2) return count;
+  const int32_t own_page = pages[count - 1], later = own_page - recorded.back();
+  int32_t n = 0;
+  pages[n++] = 0;
+  for (const int32_t page : recorded.first(recorded.size() - 1)) {
+    const bool is_recent = recorded.back() - page < kRecentPages;
+    const int32_t at = is_recent ? page + later : page;
+    if (at > pages[n - 1] && at < own_page && n < count - 1) pages[n++] = at;
+  }
+  if (own_page > 0) pages[n++] = own_page;
+  return n;
 }
 
 }  // namespace apps

@@ -44,20 +44,36 @@ class SelectionTrace {
   int32_t num_sequences() const { return static_cast<int32_t>(sequences_.size()); }
 
   // The recorded selection that stands for a row of another model: sequences, layers and heads
-  // modulo the trace's, positions modulo the number of rows of that sequence. May be empty.
+  // modulo the trace's. Each turn of a modulus is some pages later in the trace, so that no two
+  // places move in step; rows begin anew behind the last, at the same place in a page. May be
+  // empty.
   std::span<const int32_t> find(uint64_t sequence, int32_t position, int32_t layer,
                                 int32_t head) const;
 
+  // Pages within this of the row's own keep their distance to it, older ones their place: text that
+  // was just written stays close, wherever the row stands.
+  static constexpr int32_t kRecentPages = 64;
+
+  // Puts the pages of find() for a row into `pages[0, count)`, whose last is the row's own: rising,
+  // the first and its own among them. Returns how many; `count` and no change where nothing is
+  // recorded.
+  int32_t replay(uint64_t sequence, int32_t position, int32_t layer, int32_t head, int32_t* pages,
+                 int32_t count) const;
+
  private:
   using Row = std::vector<std::vector<int32_t>>;  // (L * Hk)
+  struct Sequence {
+    std::vector<Row> rows;  // as they first appear
+    int32_t first_position = 0;
+    std::map<int32_t, size_t> positions;  // of rows, while parsing
+  };
 
   base::Result<void> add_line(const std::string& path, int64_t number, std::string_view line);
 
   TraceHeader header_;
-  std::vector<std::vector<Row>> sequences_;           // rows as they first appear
-  int64_t num_lists_ = 0;                             // of all rows, empty ones too
-  std::map<uint64_t, size_t> index_;                  // by sequence, while parsing
-  std::vector<std::map<int32_t, size_t>> positions_;  // of a sequence's rows, while parsing
+  std::vector<Sequence> sequences_;
+  int64_t num_lists_ = 0;             // of all rows, empty ones too
+  std::map<uint64_t, size_t> index_;  // by sequence, while parsing
 };
 
 }  // namespace apps

@@ -45,6 +45,53 @@ TEST(SelectionTrace, StandsInModulo) {
   EXPECT_THAT(trace.find(3, 77, 5, 1), ElementsAre(4));
 }
 
+// One head of a text of 130 rows from position 16000 on, whose row r attends to the page 1 + r, the
+// first and its own.
+std::string long_trace() {
+  std::string text = format_trace_header(
+      {.model = "m", .num_layers = 1, .num_kv_heads = 1, .page_tokens = 16, .budget_tokens = 48});
+  for (int32_t row = 0; row < 130; ++row) {
+    text += format_trace_row({.sequence = 1,
+                              .position = 16000 + row,
+                              .layer = 0,
+                              .pages = {{0, 1 + row, (16000 + row) / 16}}});
+  }
+  return text;
+}
+
+TEST(SelectionTrace, EachPlaceIsAtAnotherTimeAndTheSamePlaceOfAPage) {
+  const SelectionTrace trace = SelectionTrace::parse("t", long_trace()).value();
+  const auto row_of = [&](uint64_t sequence, int32_t position, int32_t layer, int32_t head) {
+    return trace.find(sequence, position, layer, head)[1] - 1;
+  };
+  EXPECT_EQ(row_of(0, 16000, 0, 0), 0);
+  EXPECT_EQ(row_of(0, 16037, 0, 0), 37);
+  EXPECT_EQ(row_of(0, 16128 + 5, 0, 0), 5) << "128 rows are whole pages, two are left out";
+  EXPECT_EQ(row_of(0, 16000 - 128, 0, 0), 0);
+  EXPECT_EQ(row_of(1, 16000, 0, 0), 11 * 16 % 128);
+  EXPECT_EQ(row_of(0, 16000, 1, 0), 17 * 16 % 128);
+  EXPECT_EQ(row_of(0, 16000, 0, 1), 5 * 16 % 128);
+}
+
+TEST(SelectionTrace, RecentPagesKeepTheirDistanceAndOlderOnesTheirPlace) {
+  std::string text = format_trace_header(
+      {.model = "m", .num_layers = 1, .num_kv_heads = 1, .page_tokens = 32, .budget_tokens = 192});
+  text += format_trace_row(
+      {.sequence = 1, .position = 32 * 500, .layer = 0, .pages = {{0, 7, 436, 437, 499, 500}}});
+  const SelectionTrace trace = SelectionTrace::parse("t", text).value();
+  const auto at = [&](int32_t own_page, int32_t count) {
+    std::vector<int32_t> pages(static_cast<size_t>(count), -1);
+    pages.back() = own_page;
+    pages.resize(static_cast<size_t>(trace.replay(0, own_page * 32, 0, 0, pages.data(), count)));
+    return pages;
+  };
+  EXPECT_THAT(at(500, 6), ElementsAre(0, 7, 436, 437, 499, 500));
+  EXPECT_THAT(at(1000, 6), ElementsAre(0, 7, 436, 937, 999, 1000));
+  EXPECT_THAT(at(1000, 4), ElementsAre(0, 7, 436, 1000)) << "no more than it would select itself";
+  EXPECT_THAT(at(200, 6), ElementsAre(0, 7, 137, 199, 200)) << "what lies behind it is left out";
+  EXPECT_THAT(at(0, 1), ElementsAre(0));
+}
+
 TEST(SelectionTrace, RoomIsBoundedByWhatAFileCanNeed) {
   std::string text = format_trace_header({.model = "m",
                                           .num_layers = 1024,
