@@ -44,6 +44,8 @@ struct GpuExecutorOptions {
   bool fill_random = false;
 };
 
+// Keeps the pinned memory of one executor's homes for the next one, so that a process that measures
+// several presets pins it once. One executor at a time.
 class Gpu {
  public:
   virtual ~Gpu() = default;

@@ -9,6 +9,7 @@
 #include "exec/cuda/cuda_executor.h"
 #include "hub/hub.h"
 #include "model/cuda/decoder.h"
+#include "store/cuda/pinned_pool.h"
 
 namespace apps {
 namespace {
@@ -32,11 +33,13 @@ std::string transfers_file() {
   return folder.empty() ? "" : folder + "/transfers";
 }
 
-exec::cuda::CudaTierOptions tier_options(const GpuExecutorOptions& options) {
+exec::cuda::CudaTierOptions tier_options(const GpuExecutorOptions& options,
+                                         store::cuda::PinnedReserve* reserve) {
   exec::cuda::CudaTierOptions tier{.num_homes = options.num_blocks,
                                    .num_frames = options.num_frames,
                                    .scratch_frames = options.scratch_frames,
                                    .home_streaming_heads = options.home_streaming_heads};
+  tier.reserve = reserve;
   tier.transfers.load = options.tiers.load;
   tier.transfers.save = options.tiers.save;
   tier.transfers.cache_file = transfers_file();
@@ -67,8 +70,8 @@ class CudaGpu final : public Gpu {
     engine::MemorySizes memory;
     memory.available_bytes = info_.free_bytes;
     memory.runtime_bytes = kRuntimeBytes;
-    memory.host_available_bytes =
-        std::max<int64_t>(0, device::memory_available_bytes() - kHostReserveBytes);
+    memory.host_available_bytes = std::max<int64_t>(
+        0, device::memory_available_bytes() + reserve_.bytes() - kHostReserveBytes);
     memory.weights_bytes = model::cuda::weight_bytes(files);
     memory.workspace_bytes =
         model::cuda::Decoder::workspace_bytes(files.config, decoder_limits(kv, deterministic));
@@ -113,7 +116,7 @@ class CudaGpu final : public Gpu {
                                              .tap = options.tap,
                                              .fill_random = options.fill_random};
     if (options.has_tier) {
-      executor.tier = tier_options(options);
+      executor.tier = tier_options(options, &reserve_);
       executor.prefill = {.activation_pages = options.activation_pages,
                           .model_dim = options.model_dim};
       executor.disk = options.disk;
@@ -124,6 +127,7 @@ class CudaGpu final : public Gpu {
   }
 
   const device::cuda::GpuInfo info_;
+  store::cuda::PinnedReserve reserve_;
 };
 
 }  // namespace

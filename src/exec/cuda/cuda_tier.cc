@@ -79,7 +79,8 @@ base::Result<void> CudaTier::allocate(const device::cuda::GpuInfo& gpu) {
   const int64_t page_bytes = kv_options_.page.page_bytes();
   ASSIGN_OR_RETURN(homes_, store::cuda::PinnedPool::create(
                                gpu, {.home_bytes = home_columns_.num_columns() * page_bytes,
-                                     .num_homes = options_.num_homes}));
+                                     .num_homes = options_.num_homes,
+                                     .reserve = options_.reserve}));
   store::cuda::TransferOptions transfers = options_.transfers;
   transfers.page_bytes = page_bytes;
   ASSIGN_OR_RETURN(transfers_, store::cuda::Transfers::create(gpu, transfers));

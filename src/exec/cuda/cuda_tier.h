@@ -36,7 +36,8 @@ struct CudaTierOptions {
   int32_t scratch_frames = 0;  // single pages
   // Streaming heads have homes too, so that a cached prefix brings their windows back.
   bool home_streaming_heads = false;
-  store::cuda::TransferOptions transfers;  // page_bytes is filled in
+  store::cuda::TransferOptions transfers;         // page_bytes is filled in
+  store::cuda::PinnedReserve* reserve = nullptr;  // of homes; borrowed, may be null
 };
 
 struct CudaTierParts {

@@ -55,18 +55,27 @@ void populate(std::byte* begin, int64_t bytes) {
     *reinterpret_cast<volatile std::byte*>(begin + at) = std::byte{0};
 }
 
+}  // namespace
+
 class Pool : public PinnedPool {
  public:
   Pool(const device::cuda::GpuInfo& gpu, const PinnedPoolOptions& options)
-      : gpu_(gpu), options_(options) {
+      : gpu_(gpu),
+        options_(options),
+        memory_(options.reserve != nullptr ? *options.reserve : own_) {
     // A home never reaches over two pieces, since one copy may not, and pieces share no page.
     const int64_t step = kSmallPageBytes / std::gcd(options.home_bytes, kSmallPageBytes);
     piece_homes_ = std::max(step, options.piece_bytes / options.home_bytes / step * step);
   }
-  ~Pool() override;
+  ~Pool() override {
+    stops_.store(true, std::memory_order_relaxed);
+    if (grower_.joinable()) grower_.join();
+  }
   base::Result<void> start();
 
-  std::byte* home(int64_t home) const override { return base_ + home * options_.home_bytes; }
+  std::byte* home(int64_t home) const override {
+    return memory_.base_ + home * options_.home_bytes;
+  }
   int64_t num_homes_ready() const override { return ready_.load(std::memory_order_acquire); }
   bool is_grown() const override { return grown_.load(std::memory_order_acquire); }
   int64_t wait_until_grown() override {
@@ -80,20 +89,22 @@ class Pool : public PinnedPool {
     std::byte* begin = nullptr;
     int64_t bytes = 0, end_home = 0;
   };
-  Piece piece(int64_t index) const;
+  base::Result<void> map(int64_t bytes);
+  void take_reserve();
+  Piece piece_from(int64_t first) const;
+  base::Result<void> take_first();
   bool wait_for_memory(const Piece& piece) const;
   void populate_piece(const Piece& piece) const;
   base::Result<void> pin(const Piece& piece);
-  void publish(const Piece& piece);
+  void publish(int64_t end_home);
   void grow();
   void stop_growing(const std::string& why);
 
   const device::cuda::GpuInfo gpu_;
   const PinnedPoolOptions options_;
-  int64_t piece_homes_ = 0, num_pieces_ = 0;
-  std::byte *mapped_ = nullptr, *base_ = nullptr;
-  int64_t mapped_bytes_ = 0;
-  std::vector<std::byte*> pinned_;  // pieces; the growing thread's, then the destructor's
+  PinnedReserve own_;  // where none was given
+  PinnedReserve& memory_;
+  int64_t piece_homes_ = 0;
   std::atomic<int64_t> ready_{0};
   std::atomic<bool> grown_{false}, stops_{false};
   std::mutex mutex_;
@@ -101,30 +112,30 @@ class Pool : public PinnedPool {
   std::thread grower_;
 };
 
-Pool::~Pool() {
-  stops_.store(true, std::memory_order_relaxed);
-  if (grower_.joinable()) grower_.join();
-  const auto& unpin = options_.unpin;
-  for (std::byte* begin : pinned_) {
-    if (unpin) {
-      unpin(begin);
+void PinnedReserve::release() {
+  for (const Piece& piece : pieces_) {
+    if (unpin_) {
+      unpin_(piece.begin);
     } else {
-      cudaHostUnregister(begin);
+      cudaHostUnregister(piece.begin);
     }
   }
+  pieces_.clear();
+  bytes_ = 0;
   if (mapped_ != nullptr) ::munmap(mapped_, static_cast<size_t>(mapped_bytes_));
+  mapped_ = base_ = nullptr;
+  mapped_bytes_ = 0;
 }
 
-Pool::Piece Pool::piece(int64_t index) const {
-  const int64_t first = index * piece_homes_;
+// Of homes `first` and following; no bytes behind the last.
+Pool::Piece Pool::piece_from(int64_t first) const {
   const int64_t end = std::min(first + piece_homes_, options_.num_homes);
   return {home(first), round_up((end - first) * options_.home_bytes, kSmallPageBytes), end};
 }
 
-base::Result<void> Pool::start() {
-  const int64_t bytes = options_.num_homes * options_.home_bytes;
-  mapped_bytes_ = round_up(bytes, kSmallPageBytes) + kHugePageBytes;
-  void* mapped = ::mmap(nullptr, static_cast<size_t>(mapped_bytes_), PROT_READ | PROT_WRITE,
+base::Result<void> Pool::map(int64_t bytes) {
+  const int64_t mapped_bytes = round_up(bytes, kSmallPageBytes) + kHugePageBytes;
+  void* mapped = ::mmap(nullptr, static_cast<size_t>(mapped_bytes), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) {
     return base::error(base::Code::kTooLarge,
@@ -132,17 +143,42 @@ base::Result<void> Pool::start() {
                        "--host-memory",
                        base::format_bytes(bytes), std::strerror(errno));
   }
-  mapped_ = static_cast<std::byte*>(mapped);
-  base_ = reinterpret_cast<std::byte*>(
+  memory_.mapped_ = static_cast<std::byte*>(mapped);
+  memory_.mapped_bytes_ = mapped_bytes;
+  memory_.base_ = reinterpret_cast<std::byte*>(
       round_up(static_cast<int64_t>(reinterpret_cast<uintptr_t>(mapped)), kHugePageBytes));
-  ::madvise(base_, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-  prefer_node(base_, round_up(bytes, kSmallPageBytes), gpu_.numa_node);
-  num_pieces_ = (options_.num_homes + piece_homes_ - 1) / piece_homes_;
-  if (num_pieces_ == 0) {
+  memory_.unpin_ = options_.unpin;
+  ::madvise(memory_.base_, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  prefer_node(memory_.base_, round_up(bytes, kSmallPageBytes), gpu_.numa_node);
+  return {};
+}
+
+// Homes lie in the pieces that are there, as far as none reaches over two; else it begins anew.
+void Pool::take_reserve() {
+  const int64_t bytes = options_.num_homes * options_.home_bytes;
+  bool fits = memory_.mapped_bytes_ >= bytes + kHugePageBytes;
+  for (const PinnedReserve::Piece& piece : memory_.pieces_) {
+    const int64_t end = piece.begin + piece.bytes - memory_.base_;
+    fits &= end >= bytes || end % options_.home_bytes == 0;
+  }
+  if (!fits) memory_.release();
+  publish(std::min(options_.num_homes, memory_.bytes() / options_.home_bytes));
+}
+
+base::Result<void> Pool::start() {
+  take_reserve();
+  if (memory_.base_ == nullptr) RETURN_IF_ERROR(map(options_.num_homes * options_.home_bytes));
+  if (num_homes_ready() == options_.num_homes) {
     grown_.store(true, std::memory_order_release);
     return {};
   }
-  const Piece first = piece(0);
+  if (num_homes_ready() == 0) RETURN_IF_ERROR(take_first());
+  grower_ = std::thread([this] { grow(); });
+  return {};
+}
+
+base::Result<void> Pool::take_first() {
+  const Piece first = piece_from(0);
   if (!wait_for_memory(first)) {
     return base::error(base::Code::kTooLarge,
                        "the host tier needs {} to begin with and {} of memory are free: lower "
@@ -152,8 +188,7 @@ base::Result<void> Pool::start() {
   }
   populate_piece(first);
   RETURN_IF_ERROR(pin(first));
-  publish(first);
-  grower_ = std::thread([this] { grow(); });
+  publish(first.end_home);
   return {};
 }
 
@@ -188,18 +223,20 @@ base::Result<void> Pool::pin(const Piece& piece) {
       cudaGetLastError();  // not sticky
       return base::error(base::Code::kTooLarge, "{} of host memory cannot be pinned ({}){}",
                          base::format_bytes(piece.bytes), cudaGetErrorString(status),
-                         pinned_.empty() ? ": lower --host-memory, or raise the limit of locked "
-                                           "memory (ulimit -l)"
-                                         : "");
+                         memory_.pieces_.empty()
+                             ? ": lower --host-memory, or raise the limit of locked "
+                               "memory (ulimit -l)"
+                             : "");
     }
   }
-  pinned_.push_back(piece.begin);
+  memory_.pieces_.push_back({piece.begin, piece.bytes});
+  memory_.bytes_ += piece.bytes;
   return {};
 }
 
-void Pool::publish(const Piece& piece) {
+void Pool::publish(int64_t end_home) {
   std::lock_guard lock(mutex_);
-  ready_.store(piece.end_home, std::memory_order_release);
+  ready_.store(end_home, std::memory_order_release);
 }
 
 // Populates piece i while piece i - 1 is pinned: each takes about as long as the other.
@@ -209,12 +246,13 @@ void Pool::grow() {
   if (!options_.pin) used = device::cuda::use_gpu(gpu_);
   if (!used.ok()) why = used.error().message;
   Piece populated;
-  for (int64_t index = 1; why.empty() && index <= num_pieces_; ++index) {
+  for (int64_t next_home = num_homes_ready(); why.empty();) {
     std::thread next;
     Piece ahead;
-    if (index < num_pieces_ && !stops_.load(std::memory_order_relaxed)) {
-      if (wait_for_memory(piece(index))) {
-        ahead = piece(index);
+    if (next_home < options_.num_homes && !stops_.load(std::memory_order_relaxed)) {
+      if (wait_for_memory(piece_from(next_home))) {
+        ahead = piece_from(next_home);
+        next_home = ahead.end_home;
         next = std::thread([this, ahead] { populate_piece(ahead); });
       } else {
         why = fmt::format("{} of memory are free",
@@ -224,7 +262,7 @@ void Pool::grow() {
     if (populated.bytes > 0 && !stops_.load(std::memory_order_relaxed)) {
       const auto pinned = pin(populated);
       if (pinned.ok()) {
-        publish(populated);
+        publish(populated.end_home);
       } else {
         why = pinned.error().message;
       }
@@ -241,8 +279,8 @@ void Pool::stop_growing(const std::string& why) {
   if (ready < options_.num_homes && !stops_.load(std::memory_order_relaxed)) {
     // Nothing beyond is used: give back what was populated for it.
     const int64_t begin = round_up(ready * options_.home_bytes, kSmallPageBytes);
-    ::madvise(base_ + begin, static_cast<size_t>(options_.num_homes * options_.home_bytes - begin),
-              MADV_DONTNEED);
+    ::madvise(memory_.base_ + begin,
+              static_cast<size_t>(options_.num_homes * options_.home_bytes - begin), MADV_DONTNEED);
     LOG_WARN("the host tier ends at {} of {}: {}", base::format_bytes(ready * options_.home_bytes),
              base::format_bytes(options_.num_homes * options_.home_bytes), why);
   }
@@ -252,8 +290,6 @@ void Pool::stop_growing(const std::string& why) {
   }
   changed_.notify_all();
 }
-
-}  // namespace
 
 base::Result<std::unique_ptr<PinnedPool>> PinnedPool::create(const device::cuda::GpuInfo& gpu,
                                                              const PinnedPoolOptions& options) {

@@ -12,17 +12,51 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "base/result.h"
 #include "device/cuda/runtime.h"
 
 namespace store::cuda {
 
+// Pinned memory that outlives a pool: taking and pinning it is most of the time that a large pool
+// needs. A pool that is made with a reserve begins with what the reserve holds and leaves all that
+// it has pinned there when it goes away; one pool at a time. Without one a pool has its own.
+// Contents are whatever was written last. A pool that is larger than the one that mapped the
+// reserve's addresses, or whose homes would reach over pieces, begins anew. Must outlive its pools.
+// Thread: one at a time.
+class PinnedReserve {
+ public:
+  PinnedReserve() = default;
+  PinnedReserve(const PinnedReserve&) = delete;
+  PinnedReserve& operator=(const PinnedReserve&) = delete;
+  ~PinnedReserve() { release(); }
+
+  // Pinned bytes. REQUIRES of both: no pool has it.
+  int64_t bytes() const { return bytes_; }
+  void release();
+
+ private:
+  friend class Pool;
+  struct Piece {
+    std::byte* begin = nullptr;
+    int64_t bytes = 0;
+  };
+  using Unpin = std::function<void(std::byte* begin)>;
+
+  std::byte *mapped_ = nullptr, *base_ = nullptr;
+  int64_t mapped_bytes_ = 0;
+  std::vector<Piece> pieces_;  // one behind the other from base_ on
+  int64_t bytes_ = 0;
+  Unpin unpin_;
+};
+
 struct PinnedPoolOptions {
   int64_t home_bytes = 0;  // of a home: all its columns
   int64_t num_homes = 0;   // wanted
   int64_t piece_bytes = int64_t{1} << 30;
   int num_threads = 8;
+  PinnedReserve* reserve = nullptr;  // borrowed; may be null
   // Tests without a GPU: instead of cudaHostRegister and cudaHostUnregister.
   std::function<base::Result<void>(std::byte* begin, int64_t bytes)> pin;
   std::function<void(std::byte* begin)> unpin;

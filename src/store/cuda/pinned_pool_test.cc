@@ -118,6 +118,61 @@ TEST(PinnedPoolTest, FirstPieceIsReadyBeforeTheRestAndGoingAwayEarlyUnpinsAll) {
   EXPECT_LT(pins.calls, 100);
 }
 
+TEST(PinnedPoolTest, APoolBeginsWithWhatAReserveHolds) {
+  Pins pins;
+  {
+    PinnedReserve reserve;
+    const auto make = [&](int64_t home_bytes, int64_t num_homes) {
+      PinnedPoolOptions options = pins.options(home_bytes, num_homes, 8 << 20);
+      options.reserve = &reserve;
+      return PinnedPool::create({}, options).value();
+    };
+    auto pool = make(1 << 20, 100);
+    ASSERT_EQ(pool->wait_until_grown(), 100);
+    const std::byte* begin = pool->home(0);
+    const int64_t calls = pins.calls;
+    pool.reset();
+    EXPECT_EQ(reserve.bytes(), 100 << 20);
+    EXPECT_EQ(std::ssize(pins.now), calls);
+
+    pool = make(2 << 20, 50);
+    EXPECT_EQ(pool->num_homes_ready(), 50) << "homes of another size in the same pieces";
+    EXPECT_TRUE(pool->is_grown());
+    EXPECT_EQ(pool->home(0), begin);
+    pool = nullptr;
+    pool = make(1 << 20, 7);
+    EXPECT_EQ(pool->num_homes_ready(), 7);
+    pool = nullptr;
+    EXPECT_EQ(pins.calls, calls) << "nothing was pinned again";
+
+    // Homes of 3 MiB would reach over pieces of 8.
+    pool = make(3 << 20, 20);
+    EXPECT_EQ(pool->wait_until_grown(), 20);
+    EXPECT_GT(pins.calls, calls);
+    std::memset(pool->home(19), 1, 3 << 20);
+    pool = nullptr;
+    EXPECT_EQ(reserve.bytes(), 60 << 20);
+    pool = make(3 << 20, 40);
+    EXPECT_EQ(pool->wait_until_grown(), 40) << "larger than all before";
+    pool = nullptr;
+  }
+  EXPECT_TRUE(pins.now.empty());
+}
+
+TEST(PinnedPoolTest, AReserveThatEndedEarlyGoesOnGrowing) {
+  Pins pins;
+  PinnedReserve reserve;
+  PinnedPoolOptions options = pins.options(1 << 20, 40, 8 << 20);
+  options.reserve = &reserve;
+  pins.fails_at = 3;
+  EXPECT_EQ(PinnedPool::create({}, options).value()->wait_until_grown(), 24);
+  EXPECT_EQ(reserve.bytes(), 24 << 20);
+  const auto pool = PinnedPool::create({}, options).value();
+  EXPECT_EQ(pool->wait_until_grown(), 40);
+  std::memset(pool->home(39), 1, 1 << 20);
+  EXPECT_EQ(pins.now.size(), 5u);
+}
+
 TEST(PinnedPoolTest, TheGpuReachesEveryHome) {
   const auto gpu = device::cuda::find_gpu();
   ASSERT_TRUE(gpu.ok()) << gpu.error().message;
