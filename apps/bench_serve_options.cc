@@ -12,12 +12,6 @@ std::string check_pair(const std::string& text) {
   return "'" + text + "': expected KEY=VALUE";
 }
 
-std::string check_rate(const std::string& text) {
-  double rate = 0;
-  if (CLI::detail::lexical_cast(text, rate) && rate > 0) return {};
-  return "'" + text + "': expected a number above 0, or inf";
-}
-
 // CLI::Range lets NaN through.
 CLI::Validator number_in(double low, double high) {
   const auto check = [=](const std::string& text) -> std::string {
@@ -126,7 +120,7 @@ void add_prompt_options(CLI::App& command, BenchServeOptions* o) {
 void add_arrival_options(CLI::App& command, BenchServeOptions* o) {
   constexpr const char* kArrivals = "Arrivals";
   command.add_option("--request-rate", o->request_rate, "requests a second; inf: all at once")
-      ->check(CLI::Validator(check_rate, ""))
+      ->check(kRate)
       ->capture_default_str()
       ->group(kArrivals);
   command

@@ -4,6 +4,7 @@
 // everything else to standard error.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -25,15 +26,21 @@ base::Result<void> generate(const GenerateOptions& options);
 
 struct BenchOptions {
   ServingOptions serving;
-  std::vector<int32_t> prompts{512};   // -p; 0 = no prompt test
-  std::vector<int32_t> generate{128};  // -n; 0 = no generation test
-  std::vector<int32_t> depths{0};      // -d
-  int32_t streams = 1;                 // --streams: sequences at once in the generation test
-  int32_t repetitions = 5;             // -r
-  std::string output = "md";           // -o md|csv|json
-  bool own_prompts = false;            // each stream has a depth of its own
-  std::string replay_selections;       // a trace; "" = rows select for themselves
+  std::vector<int32_t> prompts{512};         // -p; 0 = no prompt test
+  std::vector<int32_t> generate{128};        // -n; 0 = no generation test
+  std::vector<int32_t> prompt_and_generate;  // --pg: of whole requests; empty: no such test
+  std::vector<int32_t> depths{0};            // -d
+  int32_t streams = 1;      // --streams: sequences at once in the tests that generate
+  int32_t repetitions = 5;  // -r
+  double request_rate = std::numeric_limits<double>::infinity();  // of whole requests, a second
+  uint64_t seed = 0;                                              // of their arrivals
+  std::string output = "md";                                      // -o md|csv|json|jsonl
+  bool own_prompts = false;       // each stream has a depth of its own
+  std::string replay_selections;  // a trace; "" = rows select for themselves
+  std::string runs;               // a file of options, a run a line; "" = these
 };
+// What each run may set; the model and `runs` are the command's.
+void add_bench_options(CLI::App& command, BenchOptions* options);
 base::Result<void> bench(const BenchOptions& options);
 
 struct EvalOptions {

@@ -4,9 +4,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "apps/progress.h"
+#include "base/check.h"
 
 namespace apps {
 namespace {
@@ -72,10 +74,17 @@ base::Result<Completion> complete(engine::Engine& engine, core::Request request,
 }
 
 base::Result<std::vector<Completion>> complete_all(engine::Engine& engine,
-                                                   std::vector<core::Request> requests) {
+                                                   std::vector<core::Request> requests,
+                                                   std::span<const double> arrivals) {
+  CHECK(arrivals.empty() || arrivals.size() == requests.size(), "{} arrivals of {} requests",
+        arrivals.size(), requests.size());
   std::vector<Pending> pending;
-  for (core::Request& request : requests) {
-    ASSIGN_OR_RETURN(Pending one, submit(engine, std::move(request)));
+  const auto begin = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (!arrivals.empty())
+      std::this_thread::sleep_until(begin + std::chrono::duration<double>(arrivals[i]));
+    requests[i].arrival_us = now_us();
+    ASSIGN_OR_RETURN(Pending one, submit(engine, std::move(requests[i])));
     pending.push_back(std::move(one));
   }
   std::vector<Completion> done;

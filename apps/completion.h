@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,11 @@ struct Completion {
 base::Result<Completion> complete(engine::Engine& engine, core::Request request,
                                   const std::function<void(core::TokenId)>& on_token = {});
 
-// The same for several requests at once; all are submitted before the first is waited for.
+// The same for several requests; all are submitted before the first is waited for, at once or, with
+// `arrivals` of as many ascending seconds from now, each in its time.
 base::Result<std::vector<Completion>> complete_all(engine::Engine& engine,
-                                                   std::vector<core::Request> requests);
+                                                   std::vector<core::Request> requests,
+                                                   std::span<const double> arrivals = {});
 
 // A request id that no other caller of this process has, and the clock that requests carry.
 core::RequestId next_request_id();

@@ -74,7 +74,7 @@ base::Result<std::unique_ptr<text::Tokenizer>> make_tokenizer(const load::ModelF
 base::Result<void> make_text(const ServingOptions& options, House* house) {
   const load::ModelFiles& files = *house->files;
   if (files.tokenizer_json.empty() && !files.has_tokenizer) {
-    if (options.load_format == "dummy") return {};
+    if (options.load_format == "dummy" || !options.needs_text) return {};
     return base::error(base::Code::kInvalidArgument,
                        "{}: no tokenizer in the model: expected tokenizer.json beside the weights",
                        options.model);
@@ -228,9 +228,10 @@ base::Result<void> make_cpu_executor(const engine::EngineOptions& e, const std::
                                                      model_limits(e, house->sizes.context_max),
                                                      load_progress("packing weights")));
   end_progress();
+  house->ready_s = static_cast<double>(now_us() - begin_us) * 1e-6;
   LOG_INFO("{}: {} packed for {} in {:.2f} s, {} threads", house->model_type,
            base::format_bytes(house->model->weight_bytes()), device::isa_name(house->isa),
-           static_cast<double>(now_us() - begin_us) * 1e-6, house->pool->num_threads());
+           house->ready_s, house->pool->num_threads());
   exec::CpuExecutorOptions executor{
       .kv = engine::kv_options(e, c, house->sizes, house->pool->num_threads()),
       .num_blocks = house->sizes.num_blocks,
@@ -271,30 +272,39 @@ base::Result<void> make_gpu_executor(const ServingOptions& options, const engine
   ASSIGN_OR_RETURN(house->executor, house->gpu->make_executor(*house->files, *house->pool, executor,
                                                               load_progress("loading weights")));
   end_progress();
+  house->ready_s = static_cast<double>(now_us() - begin_us) * 1e-6;
   const engine::ResolvedSizes& sizes = house->sizes;
   LOG_INFO("{}: {} on {} in {:.2f} s; {} of its memory taken, {} planned", house->model_type,
-           base::format_bytes(sizes.weights_bytes), house->gpu->name(),
-           static_cast<double>(now_us() - begin_us) * 1e-6,
+           base::format_bytes(sizes.weights_bytes), house->gpu->name(), house->ready_s,
            base::format_bytes(house->gpu->taken_bytes()),
            base::format_bytes(sizes.weights_bytes + sizes.device_bytes + sizes.runtime_bytes));
   return {};
 }
 
-// Leaves house->gpu null where the CPU computes.
+// Takes house->gpu where there is one, and leaves it null where the CPU computes.
 base::Result<void> choose_device(const ServingOptions& options, const exec::SelectionTap* tap,
                                  House* house) {
+  std::shared_ptr<Gpu> gpu = std::move(house->gpu);
+  house->gpu = nullptr;
   if (options.device == "cpu" || (options.device == "auto" && !kBuiltForGpu)) return {};
-  base::Result<std::unique_ptr<Gpu>> gpu = find_gpu();
-  std::string why = gpu.ok() ? "" : gpu.error().message;
-  if (gpu.ok()) {
-    const base::Result<void> taken = (*gpu)->check(house->files->config);
+  std::string why;
+  if (gpu == nullptr) {
+    base::Result<std::unique_ptr<Gpu>> found = find_gpu();
+    if (found.ok()) {
+      gpu = std::move(found).value();
+    } else {
+      why = found.error().message;
+    }
+  }
+  if (gpu != nullptr) {
+    const base::Result<void> taken = gpu->check(house->files->config);
     if (!taken.ok()) why = taken.error().message;
   }
-  if (gpu.ok() && tap != nullptr && tap->watches()) {
+  if (gpu != nullptr && tap != nullptr && tap->watches()) {
     why = "selections are watched on the CPU alone";
   }
   if (why.empty()) {
-    house->gpu = std::move(gpu).value();
+    house->gpu = std::move(gpu);
     LOG_INFO("computing on the GPU: {} ({})", house->gpu->name(), house->gpu->arch());
     return {};
   }
@@ -375,8 +385,10 @@ base::Result<std::unique_ptr<House>> open_house(const ServingOptions& options) {
 }
 
 base::Result<std::unique_ptr<House>> build_house(const ServingOptions& options, bool print_sizes,
-                                                 exec::SelectionTap* tap) {
+                                                 exec::SelectionTap* tap,
+                                                 std::shared_ptr<Gpu> gpu) {
   ASSIGN_OR_RETURN(std::unique_ptr<House> house, open_house(options));
+  house->gpu = std::move(gpu);
   RETURN_IF_ERROR(make_engine(options, print_sizes, tap, house.get()));
   return house;
 }

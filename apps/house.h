@@ -31,12 +31,13 @@ struct House {
   device::Isa isa = device::Isa::kReference;
   std::unique_ptr<base::ThreadPool> pool;
   std::unique_ptr<device::Stream> stream;
-  std::unique_ptr<Gpu> gpu;                    // null: the CPU computes
+  std::shared_ptr<Gpu> gpu;                    // null: the CPU computes
   std::unique_ptr<model::Model> model;         // null on a GPU, whose executor has its own
   std::unique_ptr<text::Tokenizer> tokenizer;  // null where the model has none (dummy)
   std::unique_ptr<text::ChatTemplate>
       chat_template;  // ChatML where the model has none that can be read; null without tokenizer
   engine::ResolvedSizes sizes;
+  double ready_s = 0;         // that weights, and on a GPU the executor, took
   int32_t budget_tokens = 0;  // of selections; 0: all pages are attended to
   std::unique_ptr<exec::Executor> executor;
   std::unique_ptr<engine::Engine> engine;  // started
@@ -53,9 +54,11 @@ base::Result<std::unique_ptr<House>> open_house(const ServingOptions& options);
 
 // Everything up to a started engine. `print_sizes`: the table of weights, KV pages, workspace and
 // staging, to standard error. Errors say which option to change and to what.
-// `tap` (may be null) watches selections; it must outlive the house.
+// `tap` (may be null) watches selections; it must outlive the house. `gpu` (may be null) is that of
+// a house that is gone, if a GPU is to compute.
 base::Result<std::unique_ptr<House>> build_house(const ServingOptions& options, bool print_sizes,
-                                                 exec::SelectionTap* tap = nullptr);
+                                                 exec::SelectionTap* tap = nullptr,
+                                                 std::shared_ptr<Gpu> gpu = nullptr);
 
 // The chat template's text for `context` (messages, add_generation_prompt, ...); bos and eos tokens
 // are added to it.

@@ -89,39 +89,13 @@ void add_bench(CLI::App& app, Action* action) {
       "bench", "measure prompt and generation speed (tests and output as llama-bench has them)");
   auto options = std::make_shared<apps::BenchOptions>();
   apps::add_model_options(*command, &options->serving);
-  command->add_option("-p,--n-prompt", options->prompts, "prompt lengths; 0 leaves the test out")
-      ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 24))
-      ->capture_default_str();
-  command->add_option("-n,--n-gen", options->generate, "tokens to generate; 0 leaves the test out")
-      ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 24))
-      ->capture_default_str();
-  command->add_option("-d,--n-depth", options->depths, "tokens already in the context")
-      ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 24))
-      ->capture_default_str();
-  command->add_option("--streams", options->streams, "sequences generating at once")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  command->add_option("-r,--repetitions", options->repetitions, "repetitions of each test")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("-o,--output", options->output, "md, csv or json")
-      ->check(CLI::IsMember({"md", "csv", "json"}))
-      ->capture_default_str();
-  command->add_flag("--own-prompts", options->own_prompts,
-                    "each of the streams has a depth of its own instead of a shared one");
   command
-      ->add_option_function<std::string>(
-          "--fill", [=](const std::string&) { options->serving.fill_random = true; },
-          "random: prompts are not computed, their K and V are random (GPU only)")
-      ->check(CLI::IsMember({"random"}));
-  command
-      ->add_option("--replay-selections", options->replay_selections,
-                   "rows attend to the pages of a trace instead of their own choice")
+      ->add_option(
+          "--runs", options->runs,
+          "a file of these options, one run a line: all in one process, which keeps pinned "
+          "memory between them")
       ->check(CLI::ExistingFile);
-  apps::add_engine_options(*command, &options->serving);
+  apps::add_bench_options(*command, options.get());
   command->footer(
       "\nExamples:\n  spillway bench smollm2 -p 512,4096 -n 64\n  spillway bench model.gguf -p 0 "
       "-n 32 -d 0,7680 -r 3 -t 2 -o json");

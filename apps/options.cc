@@ -21,6 +21,14 @@ const CLI::Validator kSeed(
     },
     "");
 
+const CLI::Validator kRate(
+    [](const std::string& text) -> std::string {
+      double rate = 0;
+      if (CLI::detail::lexical_cast(text, rate) && rate > 0) return {};
+      return "'" + text + "': expected a number above 0, or inf";
+    },
+    "");
+
 void add_model_options(CLI::App& command, ServingOptions* o) {
   command
       .add_option(

@@ -36,6 +36,7 @@ struct ServingOptions {
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 0;  // 0 = 1024, on a GPU 8192
   int32_t max_num_queued_reqs = 1024;
+  bool needs_text = true;  // a tokenizer; dummies do without
 };
 
 struct ListenOptions {
@@ -55,6 +56,8 @@ void add_listen_options(CLI::App& command, ListenOptions* options);
 // Accepts whole numbers from 0 to 2^64 - 1 as they are typed; a sign or a larger number is an
 // error, not another seed.
 extern const CLI::Validator kSeed;
+// Accepts numbers above 0, and inf.
+extern const CLI::Validator kRate;
 
 // `argv` with vLLM's underscores in option names turned into hyphens (--max_num_seqs), values
 // untouched.
