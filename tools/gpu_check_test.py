@@ -18,6 +18,8 @@ loader = importlib.machinery.SourceFileLoader("gpu_check", str(HERE / "gpu_check
 gpu_check = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
 loader.exec_module(gpu_check)
 row = gpu_check.gpu_rows.row
+engine_rows = gpu_check.gpu_engine_rows
+queue = engine_rows.dense_queue
 
 
 class Results(unittest.TestCase):
@@ -154,9 +156,78 @@ class Rows(unittest.TestCase):
 
     def test_device_memory_leaves_its_share_for_kv(self):
         # 128k tokens wait in 2 GiB of FP32 rows.
-        asked = gpu_check.gpu_rows.device_memory(2 << 30, 131072)[-1]
+        asked = engine_rows.device_memory(2 << 30, 131072)[-1]
         self.assertGreater(asked, (4 << 30) + (256 << 20))
         self.assertLess(asked, (4 << 30) + (512 << 20))
+
+
+class FakeMachine:
+    """Answers every run of `spillway bench --runs` with one result a test, of the same speed."""
+
+    def __init__(self, fails=()):
+        self.programs, self.traces, self.fails = {}, pathlib.Path("traces"), fails
+
+    def lines(self, _name, *arguments, timeout):
+        path = arguments[arguments.index("--runs") + 1]
+        for number, line in enumerate(pathlib.Path(path).read_text().splitlines()):
+            words = line.split()
+            options = dict(zip(words, words[1:]))
+            if options["--preset"] in self.fails:
+                continue
+            tests = [(int(p), 0) for p in options["-p"].split(",") if p != "0"] + [(0, int(n)) for n in options["-n"].split(",") if n != "0"]
+            if "--pg" in options:
+                tests.append(tuple(int(n) for n in options["--pg"].split(",")))
+            for prompt, generated in tests:
+                sizes = dict.fromkeys(("device_bytes", "activation_bytes", "workspace_bytes", "staging_bytes", "weights_bytes", "runtime_bytes"), 1)
+                yield json.dumps({"run": number, "n_prompt": prompt, "n_gen": generated, "n_depth": int(options.get("-d", 0)),
+                                  "n_streams": int(options.get("--streams", 1)), "samples_ns": [1e9], "samples_ts": [100.0], "avg_ts": 100.0,
+                                  "decode_ts": 100.0, "decode_rows": 2.0, "ttft_ms": 10.0, "tbt_ms": 1.0, "ready_s": 1.0, "gpu_bytes_taken": 2,
+                                  "kv": {"pages_missed": 1, "pages_selected": 10}, "sizes": sizes})
+
+
+class EngineRows(unittest.TestCase):
+    """Rows come of what runs print, and of runs that print nothing."""
+
+    def test_every_group_makes_its_rows(self):
+        for name, group in engine_rows.GROUPS.items():
+            if name == "ready":
+                continue  # writes 16 GB
+            rows = list(group(FakeMachine()))
+            self.assertGreater(len(rows), 0, name)
+            self.assertEqual(len({r["what"] for r in rows}), len(rows), "rows are merged by their name")
+            self.assertNotIn("failed", [r["measured"] for r in rows], name)
+
+    def test_what_failed_is_a_row_that_is_not_met(self):
+        for name in ("capped", "whole", "arrivals", "resident", "long-prompts"):
+            rows = list(engine_rows.GROUPS[name](FakeMachine(fails=("full", "sparse"))))
+            self.assertIn("failed", [r["measured"] for r in rows], name)
+            self.assertFalse(all(r["ok"] for r in rows), name)
+
+    def test_the_weights_file_is_as_long_as_its_header_says(self):
+        size = 0
+        for _, shape in engine_rows.tensors_8b():
+            elements = 2
+            for extent in shape:
+                elements *= extent
+            size += elements
+        self.assertEqual(size, 2 * 8_030_261_248)
+
+
+class DenseQueue(unittest.TestCase):
+    def test_delays_of_a_queue_by_hand(self):
+        server = queue.Server(slots=1, prompt_s=1.0, chunks=2, step_s=0.5)
+        # Each takes 1 s and three steps: 2.5 s.
+        self.assertEqual(queue.delays(server, [0.0, 1.0, 10.0], 4), [0.0, 1.5, 0.0])
+        server.slots = 2
+        # The second prompt begins behind the first step of the first, which gets two tokens beside it and is done.
+        for waited, expected in zip(queue.delays(server, [0.0, 1.2, 1.2], 4), [0.0, 0.3, 1.3], strict=True):
+            self.assertAlmostEqual(waited, expected)
+
+    def test_the_rate_is_one_at_which_requests_wait_as_long_as_they_may(self):
+        server = queue.Server(slots=3, prompt_s=1.0, chunks=16, step_s=0.01)
+        rate = queue.sustained_rate(server, 48, 1024)
+        self.assertAlmostEqual(queue.mean_delay(server, rate, 48, 1024), 2.0, delta=0.1)
+        self.assertGreater(queue.mean_delay(server, 1.3 * rate, 48, 1024), 3.0)
 
 
 if __name__ == "__main__":
