@@ -208,15 +208,29 @@ def trace(machine, length):
 KV_16 = 16 * GIB
 # Of a request: 32k with 1,024 tokens of answer, and 128k.
 CONTEXTS = {"32k": 32000 + 1024 + 64, "128k": 129024 + 384 + 64}
-REQUESTS = {"32k": 24, "128k": 6}
+HOST_SPARE = 4 * GIB  # left to the system and to everything but homes
 
 
-def full(machine, length, *options, layers=LAYERS):
-    """Options of `full` in 16 GiB for KV, or its share for a part of the layers, with a recorded trace's selections."""
+def home_bytes(context, token_bytes):
+    return -(-context // 32) * 32 * token_bytes
+
+
+def fitting(machine, count, request_bytes):
+    """That many requests, or as many as the host's memory has homes for."""
+    return max(1, min(count, (machine.host_memory(count * request_bytes + HOST_SPARE) - HOST_SPARE) // request_bytes))
+
+
+def requests(machine, length, layers=LAYERS):
+    """24 requests of 32k, or 6 of 128k, or as many as fit."""
+    return fitting(machine, {"32k": 24, "128k": 6}[length], home_bytes(CONTEXTS[length], TOKEN_BYTES * layers // LAYERS))
+
+
+def full(machine, length, count, *options, layers=LAYERS):
+    """Options of `full` in 16 GiB for KV, or its share for a part of the layers, with a recorded trace's selections and homes for
+    `count` requests."""
     context = CONTEXTS[length]
-    homes = REQUESTS[length] * -(-context // 32) * 32 * TOKEN_BYTES * layers // LAYERS
     return (*options, "--preset", "full", "--replay-selections", trace(machine, length), "--max-model-len", context,
-            *device_memory(KV_16 * layers // LAYERS, context), "--host-memory", homes)
+            *device_memory(KV_16 * layers // LAYERS, context), "--host-memory", count * home_bytes(context, TOKEN_BYTES * layers // LAYERS))
 
 
 def dense(length, *options, layers=LAYERS):
@@ -227,11 +241,12 @@ def capped(machine):
     """16 GiB for KV, 24 requests of 32k and 6 of 129,024 tokens: decode of full, with a recorded trace's selections, beside dense"""
     generated = 384
     described, about = {}, {}
-    for length, count, depth, fitting, least in (("32k", 24, 32000, 3, {1: 2.0, 4: 2.5}), ("128k", 6, 129024, 1, {1: 4.0, 4: 5.0})):
-        described[f"dense {length}"] = dense(length, *decode(fitting, depth, generated))
+    for length, depth, streams, least in (("32k", 32000, 3, {1: 2.0, 4: 2.5}), ("128k", 129024, 1, {1: 4.0, 4: 5.0})):
+        count = requests(machine, length)
+        described[f"dense {length}"] = dense(length, *decode(streams, depth, generated))
         for reuse, times in least.items():
             what = f"16 GiB for KV, {count} requests of {depth}, decode of full / dense, reuse {reuse}"
-            described[what] = full(machine, length, *decode(count, depth, generated), "--reuse-interval", reuse,
+            described[what] = full(machine, length, count, *decode(count, depth, generated), "--reuse-interval", reuse,
                                    "--max-inject-tokens", (depth + 2) * LAYERS)
             about[what] = (f"dense {length}", times)
     found = {}
@@ -249,9 +264,9 @@ def capped(machine):
         yield row(what, f">= {times}x", "failed", False)
 
 
-def warm(machine, layers=LAYERS):
+def warm(machine, count, layers=LAYERS):
     """Pins homes and chooses kernels: not measured."""
-    return full(machine, "32k", *decode(24, 32000, 2), "--max-inject-tokens", 32002 * layers, layers=layers)
+    return full(machine, "32k", count, *decode(count, 32000, 2), "--max-inject-tokens", 32002 * layers, layers=layers)
 
 
 def whole_rate(test):
@@ -260,11 +275,12 @@ def whole_rate(test):
 
 
 def whole_runs(machine, generated, least):
-    described = {"warm": warm(machine), "full": full(machine, "32k", *whole(24, 32000, generated)),
-                 "dense": dense("32k", *whole(24, 32000, generated))}
+    count = requests(machine, "32k")
+    load = whole(count, 32000, generated)
+    described = {"warm": warm(machine, count), "full": full(machine, "32k", count, *load), "dense": dense("32k", *load)}
     with Shape(SHAPE_8B) as model:
         found = dict(runs(machine, model.path, described))
-    what, must = f"16 GiB for KV, 24 requests of 32000 + {generated}, whole run, full / dense", f">= {least}x tokens/s"
+    what, must = f"16 GiB for KV, {count} requests of 32000 + {generated}, whole run, full / dense", f">= {least}x tokens/s"
     if "full" not in found or "dense" not in found:
         yield row(what, must, "failed", False, **found)
         return
@@ -297,7 +313,8 @@ def poisson(machine, layers):
                                         step_s=found["step"]["decode_rows"] / found["step"]["decode_ts"])
             rate = 1.3 * dense_queue.sustained_rate(server, count, generated)
             load = (*whole(count, prompt, generated), "--request-rate", f"{rate:.4f}", "--seed", 1)
-            found = dict(runs(machine, model.path, {"warm": warm(machine, layers), "full": full(machine, "32k", *load, layers=layers),
+            homes = requests(machine, "32k", layers)
+            found = dict(runs(machine, model.path, {"warm": warm(machine, homes, layers), "full": full(machine, "32k", homes, *load, layers=layers),
                                                     "dense": dense("32k", *load, layers=layers)}))
     if "full" not in found or "dense" not in found:
         yield row(f"{what}, mean TTFT dense / full", ">= 5x", "failed", False)
@@ -388,10 +405,10 @@ def ladder(machine):
     context = prompt + generated + 64
     for title, shape, count in (("8B shape", SHAPE_8B, 6), ("LWM-7B's shape", SHAPE_LWM, 3)):
         token_bytes = TOKEN_BYTES * shape["num_key_value_heads"] // KV_HEADS
-        homes = count * -(-context // 32) * 32 * token_bytes
+        count = fitting(machine, count, home_bytes(context, token_bytes))
         with Shape(shape) as model:
             described = {step: (*whole(count, prompt, generated), "--max-model-len", context, *options)
-                         for step, options in ladder_presets(model, trace(machine, "32k"), context, homes).items()}
+                         for step, options in ladder_presets(model, trace(machine, "32k"), context, count * home_bytes(context, token_bytes)).items()}
             base = None
             for step, test in runs(machine, model.path, described, timeout=270):
                 base = base or whole_rate(test)
