@@ -153,8 +153,8 @@ void print_rows(const BenchOptions& options, const nlohmann::ordered_json& rows)
   std::fflush(stdout);
 }
 
-// `gpu` (may be null) is the one to use; afterwards the one that was used, without an executor.
-base::Result<void> bench_one(const BenchOptions& options, int32_t run, std::shared_ptr<Gpu>* gpu) {
+// `kept` is what the run before left, and then what this one leaves.
+base::Result<void> bench_one(const BenchOptions& options, int32_t run, Inheritance* kept) {
   std::vector<BenchTest> tests = list_tests(options);
   if (tests.empty())
     return base::error(base::Code::kInvalidArgument, "-p 0 -n 0 leaves nothing to measure");
@@ -170,8 +170,8 @@ base::Result<void> bench_one(const BenchOptions& options, int32_t run, std::shar
                              "cuda");  // outlives the house, whose engine calls it
   const bool replays = !options.replay_selections.empty();
   ASSIGN_OR_RETURN(std::unique_ptr<House> house, build_house(serving, /*print_sizes=*/false,
-                                                             replays ? &recorder : nullptr, *gpu));
-  *gpu = house->gpu;
+                                                             replays ? &recorder : nullptr, *kept));
+  *kept = {house->files, house->gpu};
   if (replays) RETURN_IF_ERROR(load_trace(options.replay_selections, *house, &recorder));
   BenchRunner runner(options, *house);
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
@@ -218,12 +218,12 @@ base::Result<std::vector<BenchOptions>> read_runs(const BenchOptions& options) {
 }  // namespace
 
 base::Result<void> bench(const BenchOptions& options) {
-  std::shared_ptr<Gpu> gpu;
-  if (options.runs.empty()) return bench_one(options, 0, &gpu);
+  Inheritance kept;
+  if (options.runs.empty()) return bench_one(options, 0, &kept);
   ASSIGN_OR_RETURN(const std::vector<BenchOptions> runs, read_runs(options));
   int32_t failed = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
-    const base::Result<void> done = bench_one(runs[i], static_cast<int32_t>(i), &gpu);
+    const base::Result<void> done = bench_one(runs[i], static_cast<int32_t>(i), &kept);
     if (done.ok()) continue;
     LOG_ERROR("run {}: {}", i, done.error().message);
     ++failed;

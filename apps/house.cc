@@ -371,11 +371,16 @@ base::Result<std::unique_ptr<load::ModelFiles>> open_model_files(const std::stri
       dummy_seed);
 }
 
-base::Result<std::unique_ptr<House>> open_house(const ServingOptions& options) {
+base::Result<std::unique_ptr<House>> open_house(const ServingOptions& options,
+                                                const Inheritance& inherited) {
   auto house = std::make_unique<House>();
+  house->files = inherited.files;
+  house->gpu = inherited.gpu;
   ASSIGN_OR_RETURN(house->isa, choose_isa(options.isa));
-  ASSIGN_OR_RETURN(house->files,
-                   open_model_files(options.model, options.load_format, options.dummy_seed));
+  if (house->files == nullptr) {
+    ASSIGN_OR_RETURN(house->files,
+                     open_model_files(options.model, options.load_format, options.dummy_seed));
+  }
   house->model_type = describe_type(*house->files);
   RETURN_IF_ERROR(make_text(options, house.get()));
   house->pool = std::make_unique<base::ThreadPool>(
@@ -386,9 +391,8 @@ base::Result<std::unique_ptr<House>> open_house(const ServingOptions& options) {
 
 base::Result<std::unique_ptr<House>> build_house(const ServingOptions& options, bool print_sizes,
                                                  exec::SelectionTap* tap,
-                                                 std::shared_ptr<Gpu> gpu) {
-  ASSIGN_OR_RETURN(std::unique_ptr<House> house, open_house(options));
-  house->gpu = std::move(gpu);
+                                                 const Inheritance& inherited) {
+  ASSIGN_OR_RETURN(std::unique_ptr<House> house, open_house(options, inherited));
   RETURN_IF_ERROR(make_engine(options, print_sizes, tap, house.get()));
   return house;
 }

@@ -24,9 +24,16 @@
 
 namespace apps {
 
+// What houses of one process may share, one after the other: files of the same model, and the GPU
+// with the memory that it has pinned. Empty: a house finds its own.
+struct Inheritance {
+  std::shared_ptr<load::ModelFiles> files;
+  std::shared_ptr<Gpu> gpu;
+};
+
 // Members are destroyed in reverse order: the engine's thread stops before what it uses goes.
 struct House {
-  std::unique_ptr<load::ModelFiles> files;
+  std::shared_ptr<load::ModelFiles> files;
   std::string model_type;  // "llama 30 layers x 576, Q4_1": for tables
   device::Isa isa = device::Isa::kReference;
   std::unique_ptr<base::ThreadPool> pool;
@@ -50,15 +57,16 @@ base::Result<std::unique_ptr<load::ModelFiles>> open_model_files(const std::stri
                                                                  uint64_t dummy_seed);
 
 // The files, threads and text of a house, without model and engine.
-base::Result<std::unique_ptr<House>> open_house(const ServingOptions& options);
+base::Result<std::unique_ptr<House>> open_house(const ServingOptions& options,
+                                                const Inheritance& inherited = {});
 
 // Everything up to a started engine. `print_sizes`: the table of weights, KV pages, workspace and
 // staging, to standard error. Errors say which option to change and to what.
-// `tap` (may be null) watches selections; it must outlive the house. `gpu` (may be null) is that of
-// a house that is gone, if a GPU is to compute.
+// `tap` (may be null) watches selections; it must outlive the house.
+// What is in `inherited` comes from a house that is gone.
 base::Result<std::unique_ptr<House>> build_house(const ServingOptions& options, bool print_sizes,
                                                  exec::SelectionTap* tap = nullptr,
-                                                 std::shared_ptr<Gpu> gpu = nullptr);
+                                                 const Inheritance& inherited = {});
 
 // The chat template's text for `context` (messages, add_generation_prompt, ...); bos and eos tokens
 // are added to it.

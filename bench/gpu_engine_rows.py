@@ -110,8 +110,8 @@ def whole(count, prompt, generated):
 
 
 def small_memory(kv_bytes):
-    """Options of a preset that computes prompts by chunks: `kv_bytes` and workspace of steps of STEP_ROWS."""
-    return "--max-num-batched-tokens", STEP_ROWS, "--device-memory", kv_bytes + 384 * 2**20
+    """Options of a preset that computes prompts by chunks: `kv_bytes`, or a little less, and workspace of steps of STEP_ROWS."""
+    return "--max-num-batched-tokens", STEP_ROWS, "--device-memory", kv_bytes + 320 * 2**20
 
 
 def device_memory(kv_bytes, context):
@@ -207,8 +207,8 @@ def trace(machine, length):
 
 KV_16 = 16 * GIB
 # Of a request: 32k with 1,024 tokens of answer, and 128k.
-CONTEXTS = {"32k": 32000 + 1024 + 64, "128k": 129024 + 384 + 64}
-HOST_SPARE = 4 * GIB  # left to the system and to everything but homes
+CONTEXTS = {"32k": 32768 + 1024 + 64, "128k": 129024 + 384 + 64}
+HOST_SPARE = 20 * GIB  # left to the system and to the random weights
 
 
 def home_bytes(context, token_bytes):
@@ -241,7 +241,7 @@ def capped(machine):
     """16 GiB for KV, 24 requests of 32k and 6 of 129,024 tokens: decode of full, with a recorded trace's selections, beside dense"""
     generated = 384
     described, about = {}, {}
-    for length, depth, streams, least in (("32k", 32000, 3, {1: 2.0, 4: 2.5}), ("128k", 129024, 1, {1: 4.0, 4: 5.0})):
+    for length, depth, streams, least in (("32k", 32768, 3, {1: 2.0, 4: 2.5}), ("128k", 129024, 1, {1: 4.0, 4: 5.0})):
         count = requests(machine, length)
         described[f"dense {length}"] = dense(length, *decode(streams, depth, generated))
         for reuse, times in least.items():
@@ -266,7 +266,7 @@ def capped(machine):
 
 def warm(machine, count, layers=LAYERS):
     """Pins homes and chooses kernels: not measured."""
-    return full(machine, "32k", count, *decode(count, 32000, 2), "--max-inject-tokens", 32002 * layers, layers=layers)
+    return full(machine, "32k", count, *decode(count, 32768, 2), "--max-inject-tokens", 32770 * layers, layers=layers)
 
 
 def whole_rate(test):
@@ -276,11 +276,11 @@ def whole_rate(test):
 
 def whole_runs(machine, generated, least):
     count = requests(machine, "32k")
-    load = whole(count, 32000, generated)
+    load = whole(count, 32768, generated)
     described = {"warm": warm(machine, count), "full": full(machine, "32k", count, *load), "dense": dense("32k", *load)}
     with Shape(SHAPE_8B) as model:
         found = dict(runs(machine, model.path, described))
-    what, must = f"16 GiB for KV, {count} requests of 32000 + {generated}, whole run, full / dense", f">= {least}x tokens/s"
+    what, must = f"16 GiB for KV, {count} requests of 32768 + {generated}, whole run, full / dense", f">= {least}x tokens/s"
     if "full" not in found or "dense" not in found:
         yield row(what, must, "failed", False, **found)
         return
@@ -301,7 +301,7 @@ def whole_short(machine):
 
 
 def poisson(machine, layers):
-    count, prompt, generated = 48, 32000, 1024
+    count, prompt, generated = 48, 32768, 1024
     measured = {"prompt": dense("32k", *common("-p", prompt, "-n", 0), layers=layers),
                 "step": dense("32k", *decode(3, prompt, 128), layers=layers)}
     part = "" if layers == LAYERS else f", {layers} of {LAYERS} layers in {KV_16 * layers // LAYERS // GIB} GiB for KV"
@@ -401,7 +401,7 @@ def ladder_presets(model, recorded, context, homes):
 
 def ladder(machine):
     """dense, duo, sparse, lserve, sparse-offload, +FT, +WC, +LP in 16 GiB for KV on one workload: whole requests of 32k at once"""
-    prompt, generated = 32000, 128
+    prompt, generated = 32000, 128  # one of LWM-7B's shape fits as a whole
     context = prompt + generated + 64
     for title, shape, count in (("8B shape", SHAPE_8B, 6), ("LWM-7B's shape", SHAPE_LWM, 3)):
         token_bytes = TOKEN_BYTES * shape["num_key_value_heads"] // KV_HEADS
