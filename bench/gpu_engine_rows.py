@@ -382,9 +382,9 @@ def long_prompts(machine):
               f"{planned / GIB:.2f} GiB of them planned", for_kv(test) <= 2 * GIB and beside <= planned + test["sizes"]["runtime_bytes"], result=test)
 
 
-def ladder_presets(model, recorded, context, homes):
+def ladder_presets(model, recorded, context, kv_bytes, homes):
     """The steps of both papers, each with what it adds to one before it."""
-    chunks, layers = small_memory(KV_16), device_memory(KV_16, context)
+    chunks, layers = small_memory(kv_bytes), device_memory(kv_bytes, context)
     replay = ("--replay-selections", recorded)
     tiers = (*replay, "--host-memory", homes)
     offload = ("--preset", "sparse-offload", *tiers, *chunks)
@@ -400,19 +400,19 @@ def ladder_presets(model, recorded, context, homes):
 
 
 def ladder(machine):
-    """dense, duo, sparse, lserve, sparse-offload, +FT, +WC, +LP in 16 GiB for KV on one workload: whole requests of 32k at once"""
-    prompt, generated = 32000, 128  # one of LWM-7B's shape fits as a whole
+    """dense, duo, sparse, lserve, sparse-offload, +FT, +WC, +LP on one workload: whole requests of 32k at once, few of which fit"""
+    prompt, generated = 32000, 128
     context = prompt + generated + 64
-    for title, shape, count in (("8B shape", SHAPE_8B, 6), ("LWM-7B's shape", SHAPE_LWM, 3)):
+    for title, shape, count, gib in (("8B shape", SHAPE_8B, 6, 16), ("LWM-7B's shape", SHAPE_LWM, 3, 20)):
         token_bytes = TOKEN_BYTES * shape["num_key_value_heads"] // KV_HEADS
         count = fitting(machine, count, home_bytes(context, token_bytes))
         with Shape(shape) as model:
             described = {step: (*whole(count, prompt, generated), "--max-model-len", context, *options)
-                         for step, options in ladder_presets(model, trace(machine, "32k"), context, count * home_bytes(context, token_bytes)).items()}
+                         for step, options in ladder_presets(model, trace(machine, "32k"), context, gib * GIB, count * home_bytes(context, token_bytes)).items()}
             base = None
             for step, test in runs(machine, model.path, described, timeout=270):
                 base = base or whole_rate(test)
-                yield row(f"ladder, {title}, {count} requests of {prompt} + {generated}: {step}", "shown",
+                yield row(f"ladder, {title}, {gib} GiB for KV, {count} requests of {prompt} + {generated}: {step}", "shown",
                           f"{whole_rate(test):.1f} tokens/s ({whole_rate(test) / base:.2f}x); decode {speed(test)}; mean TTFT {test['ttft_ms'] * 1e-3:.1f} s; "
                           f"TBT {test['tbt_ms']:.1f} ms; {missed(test)}", True, result=test)
 
