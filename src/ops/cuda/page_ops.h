@@ -173,6 +173,17 @@ enum SelectError : int32_t {
 // each (slot, head).
 void select_and_resolve(cudaStream_t stream, const SelectArgs& args);
 
+// page_score() and select_and_resolve() in one launch: the same pages, frames, misses, tables and
+// counters. `scores` is neither read nor written. Faster for few rows and heads. `cluster_blocks`
+// (1 to 8; 16 where the GPU has such clusters) share a (slot, head).
+// REQUIRES: can_select_in_one_launch().
+void select_in_one_launch(cudaStream_t stream, const SelectArgs& args, int cluster_blocks);
+// The GPU has clusters, and a block's shared memory holds the scores of pages_max pages.
+bool can_select_in_one_launch(const SelectArgs& args);
+// By one launch or two, whichever is faster for so many rows_max and pages_max; `scores` may be
+// written or not.
+void score_and_select(cudaStream_t stream, const SelectArgs& args);
+
 // Pages [0, position / P] of each row stamped within its last `window` stamps: the most of any
 // column and the sum over columns, (rows_max) each, by place in `rows`. After the step's layers.
 struct WorkingSetArgs {

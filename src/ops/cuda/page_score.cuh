@@ -267,6 +267,29 @@ struct ScoreReads {
   }
 };
 
+// The units of a place that are one warp's of `num_warps`.
+struct WarpUnits {
+  int32_t begin = 0, end = 0;
+
+  __device__ WarpUnits() = default;
+  __device__ WarpUnits(const ScoreShape& shape, int32_t num_pages, int32_t warp,
+                       int32_t num_warps) {
+    const int32_t units = (num_pages + shape.unit_pages - 1) / shape.unit_pages;
+    begin = static_cast<int32_t>(int64_t{units} * warp / num_warps);
+    end = static_cast<int32_t>(int64_t{units} * (warp + 1) / num_warps);
+  }
+  // The statistics of the first `products_max` products into the L2.
+  __device__ void prefetch(const ScoreArgs& args, const ScoreShape& shape, const ScorePlace& place,
+                           ScoreReads reads, int32_t products_max) const {
+    const int32_t products = min((end - begin) * shape.unit_products, products_max);
+    for (int32_t i = 0; i < products; ++i) {
+      prefetch_row(args, reads.top);
+      prefetch_row(args, reads.bottom);
+      reads.next(args, shape, place);
+    }
+  }
+};
+
 // Scores the units [begin, end) of a place by one warp. `reads` stands at `begin`.
 template <class Queries>
 __device__ __forceinline__ void score_units(const ScoreArgs& args, const ScoreShape& shape,

@@ -3,7 +3,9 @@
 //
 //   select_cuda_bench [bytes read a second at most, in GB/s: 4300]
 //
-// "Missing": two queries take turns, and there are frames for little more than one selection.
+// "Both": page_score() and select_and_resolve(); "in one launch": by clusters of 8 and 16 blocks.
+// "Missing": two queries take turns, and there are frames for little more than one selection; both,
+// and in one launch of clusters of 8.
 // Each measurement is a graph of as many layers as keep their statistics out of the L2, replayed;
 // the median of 15 replays, by the number of layers. Blocks of a sequence lie one behind the other,
 // or anywhere.
@@ -60,29 +62,35 @@ class Bench {
         layer_us([&](int32_t l) { page_score(stream_.handle(), args(l, 0).score); });
     const double select =
         layer_us([&](int32_t l) { select_and_resolve(stream_.handle(), args(l, 0)); });
-    const double both = layer_us([&](int32_t l) {
-      page_score(stream_.handle(), args(l, 0).score);
-      select_and_resolve(stream_.handle(), args(l, 0));
-    });
-    double missing = 0.0;
-    if (tiered) {
-      missing = layer_us([&](int32_t l) {
-                  for (int32_t set : {1, 0}) {
-                    page_score(stream_.handle(), args(l, set).score);
-                    select_and_resolve(stream_.handle(), args(l, set));
-                  }
-                }) /
-                2;
-    }
+    const double both = layer_us([&](int32_t l) { choose(l, 0, 0); });
+    const bool can = can_select_in_one_launch(args(0, 0));
+    const auto in_one_us = [&](int cluster_blocks) {
+      return can ? layer_us([&](int32_t l) { choose(l, 0, cluster_blocks); }) : 0.0;
+    };
+    const auto missing_us = [&](int cluster_blocks) {
+      return layer_us([&](int32_t l) {
+               for (int32_t set : {1, 0}) choose(l, set, cluster_blocks);
+             }) /
+             2;
+    };
     const double bound = static_cast<double>(layer_bytes_) / bound_gb_s_ / 1e3;
     printf("%-44s bound %6.1f  score %6.1f (%3.0f%%)  select %5.1f  both %6.1f (%3.0f%%)",
            shape_.name, bound, score, 100 * bound / score, select, both, 100 * bound / both);
-    if (tiered) printf("  missing %6.1f", missing);
+    printf("  in one launch %6.1f %6.1f", in_one_us(8), in_one_us(16));
+    if (tiered) printf("  missing %6.1f %6.1f", missing_us(0), can ? missing_us(8) : 0.0);
     printf("\n");
     CHECK(error_.get()[0] == 0, "error {}", error_.get()[0]);
   }
 
  private:
+  // By clusters of so many blocks; 0: by two launches.
+  void choose(int32_t layer, int32_t q_set, int cluster_blocks) {
+    const SelectArgs a = args(layer, q_set);
+    if (cluster_blocks > 0) return select_in_one_launch(stream_.handle(), a, cluster_blocks);
+    page_score(stream_.handle(), a.score);
+    select_and_resolve(stream_.handle(), a);
+  }
+
   void make_inputs() {
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
@@ -251,6 +259,16 @@ int main(int argc, char** argv) {
       {"1 x 128k", 1, 131072, 8, 4, 128, 32, 32, 64},
       {"1 x 32k", 1, 32768, 8, 4, 128, 32, 32, 64},
       {"1 x 8k", 1, 8192, 8, 4, 128, 32, 32, 64},
+      {"2 x 128k", 2, 131072, 8, 4, 128, 32, 32, 64},
+      {"2 x 32k", 2, 32768, 8, 4, 128, 32, 32, 64},
+      {"2 x 8k", 2, 8192, 8, 4, 128, 32, 32, 64},
+      {"4 x 128k", 4, 131072, 8, 4, 128, 32, 32, 64},
+      {"4 x 32k", 4, 32768, 8, 4, 128, 32, 32, 64},
+      {"4 x 8k", 4, 8192, 8, 4, 128, 32, 32, 64},
+      {"8 x 32k", 8, 32768, 8, 4, 128, 32, 32, 64},
+      {"8 x 8k", 8, 8192, 8, 4, 128, 32, 32, 64},
+      {"1 x 32k, 80 frames", 1, 32768, 8, 4, 128, 32, 32, 64, true, 80},
+      {"1 x 32k, Hk 32 G 1 D 128 (LWM-7B)", 1, 32768, 32, 1, 128, 32, 32, 64},
       {"28 x 32k, 80 frames", 28, 32768, 8, 4, 128, 32, 32, 64, true, 80},
       {"109 x 8k", 109, 8192, 8, 4, 128, 32, 32, 64, true},
       {"8 x 128k, 64/16", 8, 131072, 8, 4, 128, 64, 16, 32},

@@ -1,7 +1,7 @@
 // Selection and residency on the GPU beside the references on the CPU, over long random histories
 // (select_history.h) of several sequences: resident ones and ones with few frames of their own,
 // shared pages, pages whose homes are committed late, ties, no numbers, selections used again, rows
-// of one sequence one after another, tables that shrink and grow.
+// of one sequence one after another, tables that shrink and grow. By two launches, and by one.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -11,12 +11,20 @@
 namespace ops::cuda {
 namespace {
 
-void live(const Life& life, uint32_t seed, bool evicts = true) {
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  History history(life, seed);
-  history.run();
-  if (evicts && !testing::Test::HasFailure()) {
-    EXPECT_GT(history.evicted(), 0);
+void live(Life life, uint32_t seed, bool evicts = true, bool uses_scratch = false) {
+  for (const int cluster_blocks : {0, 8, 1 << seed % 4}) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", clusters of " << cluster_blocks);
+    if (cluster_blocks > 0 && device::cuda::find_gpu().value().major < 9) return;
+    life.cluster_blocks = cluster_blocks;
+    History history(life, seed);
+    history.run();
+    if (testing::Test::HasFailure()) return;
+    if (evicts) {
+      EXPECT_GT(history.evicted(), 0);
+    }
+    if (uses_scratch) {
+      EXPECT_GT(history.scratch(), 0);
+    }
   }
 }
 
@@ -52,15 +60,13 @@ TEST(SelectCuda, SelectionsAreUsedAgain) {
 }
 
 TEST(SelectCuda, FewerFramesThanOneSelectionUseScratch) {
-  const Life life = {.begins = {2000, 2500},
-                     .frames = {5, 1},
-                     .num_selected = 16,
-                     .shared_pages = 2,
-                     .scratch_frames = 16 * 2 * kHeads,
-                     .steps = 100};
-  History history(life, 4);
-  history.run();
-  EXPECT_GT(history.scratch(), 0);
+  live({.begins = {2000, 2500},
+        .frames = {5, 1},
+        .num_selected = 16,
+        .shared_pages = 2,
+        .scratch_frames = 16 * 2 * kHeads,
+        .steps = 100},
+       4, false, true);
 }
 
 TEST(SelectCuda, TablesShrinkAndGrow) {

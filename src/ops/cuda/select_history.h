@@ -39,6 +39,7 @@ struct Life {
   int32_t scratch_frames = 0;
   int32_t steps = 200;
   bool shrinks = false;
+  int cluster_blocks = 0;  // select_in_one_launch() by so many blocks; 0: the two launches
 };
 
 template <class T>
@@ -372,7 +373,9 @@ class History {
     args.scratch_pages = counters + 3 * rows_max_of_step();
     args.error = error_.data();
     page_score(nullptr, args.score);
-    select_and_resolve(nullptr, args);
+    if (life_.cluster_blocks == 0) return select_and_resolve(nullptr, args);
+    args.score.scores = nullptr;  // page_score()'s are for the references alone
+    select_in_one_launch(nullptr, args, life_.cluster_blocks);
   }
 
   // --- What the references say.
