@@ -186,8 +186,7 @@ base::Result<void> CudaAttention::select(Stream& stream, const model::cuda::Atte
     select.forced_stride = forced_->stride();
   }
   if (tier_ != nullptr) tier_->complete(args.layer, &select);
-  ops::cuda::page_score(stream.handle(), select.score);
-  ops::cuda::select_and_resolve(stream.handle(), select);
+  ops::cuda::score_and_select(stream.handle(), select);
   if (tier_ != nullptr) return tier_->gather(stream, select, g.row_end - g.row_begin);
   return {};
 }
