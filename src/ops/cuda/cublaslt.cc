@@ -106,4 +106,11 @@ base::Result<const CublasLt*> CublasLt::load() {
   return &lt;
 }
 
+base::Result<void> CublasLt::to_result(cublasStatus_t status, std::string_view what) const {
+  if (status == CUBLAS_STATUS_SUCCESS) return {};
+  return base::error(
+      status == CUBLAS_STATUS_NOT_SUPPORTED ? base::Code::kUnsupported : base::Code::kInternal,
+      "cuBLASLt, {}: {}", what, status_string(status));
+}
+
 }  // namespace ops::cuda

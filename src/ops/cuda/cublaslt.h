@@ -3,6 +3,8 @@
 
 #include <cublasLt.h>
 
+#include <string_view>
+
 #include "base/result.h"
 
 namespace ops::cuda {
@@ -25,6 +27,9 @@ struct CublasLt {
   decltype(&cublasLtMatmulAlgoConfigGetAttribute) algo_config_get;
   decltype(&cublasLtMatmulAlgoCheck) algo_check;
   decltype(&cublasLtMatmul) matmul;
+
+  // ok, or what failed, in the library's words.
+  base::Result<void> to_result(cublasStatus_t status, std::string_view what) const;
 
   // Loads the library once for the process; it is never unloaded. Looks by name where the system
   // looks (LD_LIBRARY_PATH among it), then in the usual folders of the toolkit and of PyPI's
