@@ -1,16 +1,13 @@
 // Embedding, norms and gates: each row (or vector of eight elements) is read once, in 16-byte
 // pieces, and written once. docs/ops/row_ops.md has bounds and measurements.
-#include "base/check.h"
-#include "ops/cuda/launch.cuh"
 #include "ops/cuda/row_ops.h"
-#include "ops/cuda/vectors.cuh"
+
+#include "ops/cuda/row_blocks.cuh"
 
 namespace ops::cuda {
 namespace {
 
-int round_up(int64_t x, int64_t to) {
-  return static_cast<int>((x + to - 1) / to * to);
-}
+using namespace row_blocks;
 
 __global__ void __launch_bounds__(256) embed_kernel(EmbedArgs args) {
   wait_for_stream();
@@ -25,92 +22,6 @@ __global__ void __launch_bounds__(256) embed_kernel(EmbedArgs args) {
 #pragma unroll
     for (float& value : x) value *= args.scale;
     store8(to + i, x);
-  }
-}
-
-// How a block holds a row: each thread up to `groups` runs of eight elements, blockDim.x runs
-// apart. It depends on the row's length alone, and so does the order of sums.
-struct RowSplit {
-  int threads = 0, groups = 0;
-};
-RowSplit split_row(int64_t width) {
-  CHECK(width > 0 && width % 8 == 0 && width <= 32768, "rows of {} elements", width);
-  const int64_t runs = width / 8;
-  const int groups = runs <= 512 ? 1 : runs <= 1024 ? 2 : 4;
-  return {round_up((runs + groups - 1) / groups, 32), groups};
-}
-// Blocks walk rows that are a grid apart, so that weights stay in registers.
-dim3 rows_grid(int64_t rows, int threads) {
-  const int64_t resident = int64_t{launch_limits().num_sms} * (threads <= 512 ? 1536 / threads : 1);
-  return dim3(static_cast<unsigned>(rows < resident ? rows : resident));
-}
-
-template <int kGroups, typename T>
-__device__ __forceinline__ void load_row(const T* row, int64_t width, float (&x)[kGroups][8]) {
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g) {
-    const int64_t i = 8 * (threadIdx.x + int64_t{g} * blockDim.x);
-    if (i < width) {
-      load8(row + i, x[g]);
-    } else {
-#pragma unroll
-      for (float& value : x[g]) value = 0.0f;
-    }
-  }
-}
-
-// 1 / RMS of a row that the block holds.
-template <int kGroups>
-__device__ __forceinline__ float inverse_rms(const float (&x)[kGroups][8], int64_t width, float eps,
-                                             float* shared) {
-  float squares = 0.0f;
-#pragma unroll
-  for (int g = 0; g < kGroups; ++g) {
-#pragma unroll
-    for (float value : x[g]) squares += value * value;
-  }
-  return rsqrtf(block_sum(squares, shared) / static_cast<float>(width) + eps);
-}
-
-template <int kGroups>
-__global__ void __launch_bounds__(kGroups == 4 ? 1024 : 512, kGroups == 1 ? 3 : 1)
-    rms_norm_kernel(NormArgs args) {
-  __shared__ float sums[2][32];
-  wait_for_stream();
-  let_next_start();
-  const auto load = [&](int64_t row, float(&x)[kGroups][8]) {
-    const int64_t from = args.row_indices != nullptr ? args.row_indices[row] : row;
-    load_row<kGroups>(args.in + from * args.width, args.width, x);
-  };
-  // Wide rows leave no registers for their weights and a row ahead.
-  constexpr bool kAhead = kGroups < 4;
-  float weight[kGroups][8], x[kGroups][8], next[kGroups][8];
-  load(blockIdx.x, x);
-  if (kAhead) load_row<kGroups>(args.weight, args.width, weight);
-  int turn = 0;
-  for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x, turn ^= 1) {
-    const bool more = row + gridDim.x < args.rows;
-    if (more && kAhead) load(row + gridDim.x, next);
-    const float scale = inverse_rms<kGroups>(x, args.width, args.eps, sums[turn]);
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      const int64_t i = 8 * (threadIdx.x + int64_t{g} * blockDim.x);
-      if (i >= args.width) continue;
-      if (!kAhead) load8(args.weight + i, weight[g]);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) x[g][j] *= scale * weight[g][j];
-      store8(args.out + row * args.width + i, x[g]);
-    }
-    if (!more) continue;
-    if (!kAhead) {
-      load(row + gridDim.x, x);
-    } else {
-#pragma unroll
-      for (int g = 0; g < kGroups; ++g) {
-#pragma unroll
-        for (int j = 0; j < 8; ++j) x[g][j] = next[g][j];
-      }
-    }
   }
 }
 
@@ -162,31 +73,6 @@ __global__ void __launch_bounds__(kGroups == 4 ? 1024 : 512, kGroups == 1 ? 2 : 
   }
 }
 
-// A kernel by its number of groups.
-template <typename Args>
-void launch_rows(Launch shape, const Args& args, void (*one)(Args), void (*two)(Args),
-                 void (*four)(Args)) {
-  if (args.rows == 0) return;
-  const RowSplit split = split_row(args.width);
-  shape.grid = rows_grid(args.rows, split.threads);
-  shape.threads = split.threads;
-  launch(shape, split.groups == 1 ? one : split.groups == 2 ? two : four, args);
-}
-
-__device__ __forceinline__ float reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-template <bool kGelu>
-__device__ __forceinline__ float gate_of(float z) {
-  // z / (1 + 2^exponent): both functions, GELU without tanh's cancellation.
-  constexpr float kLog2E = 1.44269504f;
-  constexpr float kTwice = 2.0f * 0.797884561f * kLog2E;  // 2 sqrt(2 / pi) log2(e)
-  const float exponent = kGelu ? -kTwice * (z + 0.044715f * z * z * z) : -kLog2E * z;
-  return z * reciprocal(1.0f + ptx::exp2_approx(exponent));
-}
-
 constexpr int kGateThreads = 128, kGateRuns = 2;
 
 template <bool kGelu>
@@ -207,12 +93,7 @@ __global__ void __launch_bounds__(kGateThreads) gated_kernel(GateArgs args) {
   for (int r = 0; r < kGateRuns; ++r) {
     const int64_t i = 8 * (first + r * kGateThreads + threadIdx.x);
     if (i >= args.width) continue;
-    float z[8], up[8];
-    unpack8(gates[r], z);
-    unpack8(ups[r], up);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) z[j] = gate_of<kGelu>(z[j]) * up[j];
-    store8(args.out + row * args.width + i, z);
+    *reinterpret_cast<uint4*>(args.out + row * args.width + i) = gate_run<kGelu>(gates[r], ups[r]);
   }
 }
 
@@ -230,13 +111,14 @@ void embed(cudaStream_t stream, const EmbedArgs& args) {
 }
 
 void rms_norm(cudaStream_t stream, const NormArgs& args) {
-  launch_rows({.name = "rms_norm", .grid = {}, .stream = stream}, args, rms_norm_kernel<1>,
-              rms_norm_kernel<2>, rms_norm_kernel<4>);
+  launch_rows({.name = "rms_norm", .grid = {}, .stream = stream}, args.width,
+              rms_norm_kernel<1, RowsOfBf16>, rms_norm_kernel<2, RowsOfBf16>,
+              rms_norm_kernel<4, RowsOfBf16>, args, RowsOfBf16{args.out});
 }
 
 void add_rms_norm(cudaStream_t stream, const PostNormArgs& args) {
-  launch_rows({.name = "add_rms_norm", .grid = {}, .stream = stream}, args, add_rms_norm_kernel<1>,
-              add_rms_norm_kernel<2>, add_rms_norm_kernel<4>);
+  launch_rows({.name = "add_rms_norm", .grid = {}, .stream = stream}, args.width,
+              add_rms_norm_kernel<1>, add_rms_norm_kernel<2>, add_rms_norm_kernel<4>, args);
 }
 
 void gated(cudaStream_t stream, const GateArgs& args) {

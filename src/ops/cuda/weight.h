@@ -11,7 +11,7 @@
 
 namespace ops::cuda {
 
-// N outputs of K inputs. BF16: rows of K elements back to back.
+// N outputs of K inputs. BF16: rows of K elements back to back. F8_E4M3: as fp8_rows.h says.
 struct Weight {
   core::DType type = core::DType::kBF16;
   const std::byte* data = nullptr;  // aligned to 16 bytes
