@@ -48,4 +48,18 @@ CopyGroup first_group(std::span<const Run> runs) {
   return group;
 }
 
+std::pair<CopyGroup, CopyGroup> halves(const CopyGroup& group, std::span<const Run> runs) {
+  CopyGroup first = group, second = group;
+  first.rows = group.rows / 2;
+  second.rows = group.rows - first.rows;
+  first.num_runs = 0;
+  for (int64_t bytes = 0; bytes < first.rows * group.first.bytes; ++first.num_runs) {
+    bytes += runs[static_cast<size_t>(first.num_runs)].bytes;
+  }
+  second.num_runs = group.num_runs - first.num_runs;
+  second.first.to += first.rows * group.to_pitch;
+  second.first.from += first.rows * group.from_pitch;
+  return {first, second};
+}
+
 }  // namespace store::cuda

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "store/cuda/transfers.h"
 
@@ -18,5 +19,7 @@ struct CopyGroup {
 // The longest such group at the start of `runs`: neighbours on both sides grow into one row, rows
 // of equal width and distance into one command. REQUIRES: runs is not empty.
 CopyGroup first_group(std::span<const Run> runs);
+// Its rows in two groups; `runs` are those it was made from. REQUIRES: two rows at least.
+std::pair<CopyGroup, CopyGroup> halves(const CopyGroup& group, std::span<const Run> runs);
 
 }  // namespace store::cuda

@@ -73,16 +73,23 @@ base::Result<void> RunCopier::copy_extents(cudaStream_t stream, std::span<const 
   while (!runs.empty()) {
     const CopyGroup group = first_group(runs);
     const auto own = runs.first(static_cast<size_t>(group.num_runs));
-    // A command may not reach over two registered pieces of memory: then run by run.
-    const bool is_issued = group.rows > 1       ? copy_rows(stream, group).ok()
-                           : group.num_runs > 1 ? copy_one(stream, group.first).ok()
-                                                : false;
-    if (!is_issued) {
-      for (const Run& run : own) add(run);
-    }
+    copy_group(stream, group, own);
     runs = runs.subspan(own.size());
   }
   return issue_batch(stream, false);
+}
+
+// A command may not reach over two registered pieces of memory: halves of one that does are tried,
+// so that rows in few pieces stay few commands. What no command takes is left to the batch.
+void RunCopier::copy_group(cudaStream_t stream, const CopyGroup& group, std::span<const Run> runs) {
+  if (group.rows > 1) {
+    if (copy_rows(stream, group).ok()) return;
+    const auto [first, second] = halves(group, runs);
+    copy_group(stream, first, runs.first(static_cast<size_t>(first.num_runs)));
+    copy_group(stream, second, runs.subspan(static_cast<size_t>(first.num_runs)));
+  } else if (group.num_runs == 1 || !copy_one(stream, group.first).ok()) {
+    for (const Run& run : runs) add(run);
+  }
 }
 
 base::Result<void> RunCopier::copy_pages(cudaStream_t stream, std::span<const Run> runs,

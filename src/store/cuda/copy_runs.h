@@ -15,8 +15,8 @@ namespace store::cuda {
 class RunCopier {
  public:
   RunCopier();
-  // As groups; those of one row by one batched command. Errors: kIo (CUDA's words; some may have
-  // been issued): the addresses are not memory that CUDA may copy.
+  // As groups, halved where CUDA refuses them; what is one run by one batched command. Errors: kIo
+  // (CUDA's words; some may have been issued): the addresses are not memory that CUDA may copy.
   base::Result<void> copy_extents(cudaStream_t stream, std::span<const Run> runs);
   // One command for each `page_bytes`.
   base::Result<void> copy_pages(cudaStream_t stream, std::span<const Run> runs, int64_t page_bytes);
@@ -25,6 +25,7 @@ class RunCopier {
   base::Result<void> copy_batched(cudaStream_t stream, std::span<const Run> runs);
 
  private:
+  void copy_group(cudaStream_t stream, const CopyGroup& group, std::span<const Run> runs);
   void add(const Run& run);
   base::Result<void> issue_batch(cudaStream_t stream, bool is_stable);
 

@@ -89,6 +89,42 @@ TEST(CopyGroups, RandomRunsAreCoveredOnce) {
   }
 }
 
+// Cut in halves down to single rows, which are those of the group in their order.
+TEST(CopyGroups, HalvesAreTheGroup) {
+  std::mt19937 random(11);
+  for (const int64_t rows : {2, 3, 7, 64}) {
+    std::vector<PageRun> runs;
+    for (int64_t row = 0; row < rows; ++row) {
+      // 64 bytes in one, two or three runs that follow each other.
+      for (int64_t begin = 0; begin < 64;) {
+        const int64_t bytes = std::min<int64_t>(64 - begin, 16 * (1 + random() % 4));
+        runs.push_back(run(1000 * row + begin, 77 * row + begin, bytes));
+        begin += bytes;
+      }
+    }
+    std::vector<std::pair<CopyGroup, std::span<const PageRun>>> open = {{first_group(runs), runs}};
+    ASSERT_EQ(open[0].first.num_runs, std::ssize(runs));
+    int64_t row = 0;
+    while (!open.empty()) {
+      const auto [group, own] = open.back();
+      open.pop_back();
+      ASSERT_EQ(group.num_runs, std::ssize(own));
+      if (group.rows == 1) {
+        EXPECT_EQ(group.first.to, at(1000 * row));
+        EXPECT_EQ(group.first.from, at(77 * row));
+        EXPECT_EQ(own[0].to, group.first.to);
+        ++row;
+        continue;
+      }
+      const auto [first, second] = halves(group, own);
+      const auto num_first = static_cast<size_t>(first.num_runs);
+      open.push_back({second, own.subspan(num_first)});
+      open.push_back({first, own.first(num_first)});
+    }
+    EXPECT_EQ(row, rows);
+  }
+}
+
 TEST(PlaceRing, NeverHandsOutWhatIsTaken) {
   std::mt19937 random(9);
   for (const int64_t size : {1, 7, 64, 100}) {
