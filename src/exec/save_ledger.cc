@@ -12,6 +12,7 @@ SaveLedger::SaveLedger(SaveQueue& queue, int32_t num_slots, int32_t pages_max, i
     slot.pending.reserve(static_cast<size_t>(pending_max));
     slot.blocks.reserve(static_cast<size_t>(pages_max));
   }
+  settling_.reserve(static_cast<size_t>(pages_max));
 }
 
 void SaveLedger::begin(int32_t slot, int32_t saved_pages) {
@@ -78,6 +79,17 @@ bool SaveLedger::settle(core::BlockId block) {
     while (std::ranges::find(slot.blocks, block) != slot.blocks.end()) wait_for_first(&slot);
   }
   return std::ranges::find(lost_, block) == lost_.end();
+}
+
+void SaveLedger::settle(std::span<const core::BlockId> blocks) {
+  settling_.assign(blocks.begin(), blocks.end());
+  std::ranges::sort(settling_);
+  const auto is_awaited = [&](core::BlockId block) {
+    return std::ranges::binary_search(settling_, block);
+  };
+  for (Slot& slot : slots_) {
+    while (std::ranges::any_of(slot.blocks, is_awaited)) wait_for_first(&slot);
+  }
 }
 
 void SaveLedger::take_lost(std::vector<core::BlockId>* lost) {

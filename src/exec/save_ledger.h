@@ -49,6 +49,8 @@ class SaveLedger {
   void wait_for(int32_t slot, int32_t saved_pages);
   // Waits for every save of the block; false: it is among the lost.
   bool settle(core::BlockId block);
+  // Waits for every save of these blocks, whosever they are.
+  void settle(std::span<const core::BlockId> blocks);
 
   int32_t saved_pages(int32_t slot) const { return at(slot).saved_pages; }
   bool is_pending(int32_t slot) const { return !at(slot).pending.empty(); }
@@ -76,6 +78,7 @@ class SaveLedger {
   SaveQueue& queue_;
   std::vector<Slot> slots_;
   std::vector<core::BlockId> lost_;
+  std::vector<core::BlockId> settling_;  // sorted
 };
 
 }  // namespace exec

@@ -88,6 +88,22 @@ TEST_F(SaveLedgerTest, WaitsForNoMoreThanIsNeeded) {
   EXPECT_EQ(queue_.waited.size(), 4u);
 }
 
+TEST_F(SaveLedgerTest, SettlesBlocksThatOthersAreSaving) {
+  ledger_.begin(0, 0);
+  ledger_.begin(1, 0);
+  add(0, 1, {4, 5}, 2);
+  add(1, 2, {9}, 1);
+  add(0, 3, {6}, 3);
+  const std::vector<BlockId> prefix{BlockId{5}, BlockId{4}, BlockId{12}};
+  ledger_.settle(prefix);
+  EXPECT_THAT(queue_.waited, ElementsAre(1));
+  EXPECT_TRUE(ledger_.is_pending(0) && ledger_.is_pending(1));
+  ledger_.settle({});
+  const std::vector<BlockId> both{BlockId{6}, BlockId{9}};
+  ledger_.settle(both);
+  EXPECT_THAT(queue_.waited, ElementsAre(1, 3, 2));
+}
+
 TEST_F(SaveLedgerTest, NothingToCopyIsAsGoodAsTheSaveBefore) {
   ledger_.begin(0, 0);
   add(0, 0, {1}, 1);

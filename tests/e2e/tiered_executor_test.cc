@@ -305,6 +305,45 @@ void prefill_segmented(TinyHost& host, TinyHost::Sequence& s, int32_t piece, int
   }
 }
 
+// Another adopts pages that were sealed in the step before, while they are still on their way home.
+TEST(Tiered, APrefixOnItsWayHomeIsWaitedFor) {
+  TinyModel model({});
+  const auto prompt_a = prompt_of(200, 27);
+  auto prompt_b = prompt_a;
+  prompt_b.resize(190);
+  const auto want_a = resident_run(model, prompt_a, 20);
+  const auto want_b = resident_run(model, prompt_b, 20);
+  for (const int32_t shared : {0, 8}) {
+    TinyTier options = tier();
+    options.transfers.fault = slow_saves(1);
+    TinyHost host(model, 64, 60, options);
+    TinyHost::Sequence& a = host.add(0, prompt_a);
+    host.prefill(a, 64);
+    TinyHost::Sequence& b = host.add(1, prompt_b);
+    host.share_prefix(b, a, 8);
+    if (shared > 0) {
+      host.load_shared(b, shared);
+      host.prefill(b, 64);
+    } else {
+      b.resident = false;
+      host.grow(b, 1);
+      host.give_layer_buffers(b);
+      prefill_segmented(host, b, 640, 1);
+      host.cut(b, 1);
+      host.grow(b, kSelection);
+    }
+    for (int i = 0; i < 19; ++i) {
+      host.decode(a);
+      host.decode(b);
+      host.step();
+    }
+    host.run(a, 1);
+    host.run(b, 1);
+    expect_same(want_a, a.output);
+    expect_same(want_b, b.output);
+  }
+}
+
 TEST(Segmented, LayerBuffersAreTheSameAsChunks) {
   for (const TinyShape& shape :
        {TinyShape{}, TinyShape{.heads = streaming_heads()}, TinyShape{.kv_type = core::DType::kI8},

@@ -169,7 +169,10 @@ void CudaTier::enter(const core::Segment& segment) {
   const int32_t slot = segment.slot;
   const bool is_new = !tables_.holds(slot);
   if (is_new) {
-    ledger_.begin(slot, segment.token_begin / kv_options_.page.page_tokens);
+    const int32_t cached_pages = segment.token_begin / kv_options_.page.page_tokens;
+    // Others may have sealed them in the step before.
+    ledger_.settle(segment.blocks.first(static_cast<size_t>(cached_pages)));
+    ledger_.begin(slot, cached_pages);
     prefill_saves_[static_cast<size_t>(slot)] = {};
   } else if (tables_.is_resident(slot) && !segment.resident) {
     ledger_.wait(slot);
