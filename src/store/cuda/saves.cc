@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "device/cuda/status.h"
+#include "store/cuda/row_pack.h"
 #include "store/page_copy.h"
 
 namespace store::cuda {
@@ -20,6 +21,8 @@ constexpr int64_t kListRuns = 1 << 16;        // of all parts on their way
 constexpr int64_t kPartRuns = 1 << 13;        // of one
 constexpr int64_t kPartBytes = 16 << 20;      // of one that is staged
 constexpr int64_t kScatterBytes = 256 << 10;  // that a worker takes at a time
+constexpr int64_t kRowParts = 16;             // of rows, that the ring holds at least
+constexpr int32_t kScatterColumns = 64;       // of a row that a worker takes at a time
 constexpr int kDirectBlocks = 8;              // gpu-direct: stores in flight are posted, few do
 constexpr int kPackBlocks = 16;               // packing is 2 x 4 MB of HBM a block of the 8B shape
 
@@ -44,16 +47,33 @@ int64_t part_bytes_max(const TransferOptions& options) {
   return std::min(kPartBytes, options.staging_bytes / 2 / 16 * 16);
 }
 
+int64_t rows_part_bytes(const RowShape& rows) {
+  return rows.rows_max * rows.packed_bytes();
+}
+
+// Of the pinned ring.
+int64_t staging_bytes(const TransferOptions& options) {
+  if (options.save == SaveMethod::kStaged) return options.staging_bytes;
+  return std::min(options.staging_bytes, kRowParts * rows_part_bytes(options.rows));
+}
+
+int num_workers(const TransferOptions& options) {
+  const bool scatters = options.save == SaveMethod::kStaged || options.rows.rows_max > 0;
+  return scatters ? std::max(1, options.num_workers) : 1;
+}
+
 }  // namespace
 
 Saves::Saves(const device::cuda::GpuInfo& gpu, const TransferOptions& options)
     : gpu_(gpu),
       options_(options),
       part_bytes_max_(part_bytes_max(options)),
-      workers_(options.save == SaveMethod::kStaged ? std::max(1, options.num_workers) : 1),
+      rows_(static_cast<size_t>(kRowParts * options.rows.rows_max)),
+      workers_(num_workers(options)),
       parts_(kParts),
-      staging_ring_(std::max<int64_t>(1, options.staging_bytes)),
-      lists_ring_(kListRuns) {}
+      staging_ring_(std::max<int64_t>(1, staging_bytes(options))),
+      lists_ring_(kListRuns),
+      rows_ring_(std::ssize(rows_)) {}
 
 base::Result<std::unique_ptr<Saves>> Saves::create(const device::cuda::GpuInfo& gpu,
                                                    const TransferOptions& options) {
@@ -63,6 +83,15 @@ base::Result<std::unique_ptr<Saves>> Saves::create(const device::cuda::GpuInfo& 
     return base::error(base::Code::kTooLarge,
                        "a staging ring of {} bytes does not hold two pages of {}",
                        options.staging_bytes, options.page_bytes);
+  }
+  const RowShape& rows = options.rows;
+  CHECK(rows.row_bytes % 16 == 0 &&
+            std::ssize(rows.home_columns) == rows.frame_columns + rows.ring_columns,
+        "rows of {} bytes in {} columns", rows.row_bytes, rows.home_columns.size());
+  if (options.staging_bytes < 2 * rows_part_bytes(rows)) {
+    return base::error(base::Code::kTooLarge,
+                       "a staging ring of {} bytes does not hold two steps of {} rows of {}",
+                       options.staging_bytes, rows.rows_max, rows.packed_bytes());
   }
   std::unique_ptr<Saves> saves(new Saves(gpu, options));
   RETURN_IF_ERROR(saves->init());
@@ -89,9 +118,11 @@ base::Result<void> Saves::init() {
     ASSIGN_OR_RETURN(lists_, PinnedBuffer::allocate(kListRuns * sizeof(PlacedRun), "saves"));
     ASSIGN_OR_RETURN(device_list_, Buffer::allocate(kPartRuns * sizeof(PlacedRun), "saves"));
   }
-  if (options_.save == SaveMethod::kStaged) {
-    ASSIGN_OR_RETURN(staging_, PinnedBuffer::allocate(options_.staging_bytes, "staged saves"));
-    ASSIGN_OR_RETURN(packed_, Buffer::allocate(part_bytes_max_, "staged saves"));
+  if (const int64_t bytes = staging_bytes(options_); bytes > 0) {
+    const bool by_list = options_.save == SaveMethod::kStaged;
+    const int64_t packed = std::max(by_list ? part_bytes_max_ : 0, rows_part_bytes(options_.rows));
+    ASSIGN_OR_RETURN(staging_, PinnedBuffer::allocate(bytes, "staged saves"));
+    ASSIGN_OR_RETURN(packed_, Buffer::allocate(packed, "staged saves"));
   }
   committer_ = std::thread([this] { commit_parts(); });
   return {};
@@ -116,10 +147,16 @@ void Saves::wait_until(Ready ready) {
   ended_.wait(lock, ready);
 }
 
-SaveTicket Saves::save(std::span<const Run> runs, const device::cuda::Event& ready) {
+SaveTicket Saves::begin_ticket() {
   const SaveTicket ticket = tickets_.issue();
   last_issued_ = ticket;
   wait_until([&] { return ticket <= kTickets || tickets_.has_ended(ticket - kTickets); });
+  return ticket;
+}
+
+SaveTicket Saves::save(std::span<const Run> runs, const device::cuda::Event& ready) {
+  if (options_.drop_saves) runs = {};
+  const SaveTicket ticket = begin_ticket();
   auto waits = to_result(cudaStreamWaitEvent(stream_.handle(), ready.handle(), 0), "a save");
   if (needs_list() && !runs.empty()) {
     save_by_list(ticket, runs, std::move(waits));
@@ -129,16 +166,58 @@ SaveTicket Saves::save(std::span<const Run> runs, const device::cuda::Event& rea
   return ticket;
 }
 
+SaveTicket Saves::save_rows(std::span<const RowSave> rows, const device::cuda::Event& ready) {
+  CHECK(std::ssize(rows) <= options_.rows.rows_max, "{} rows of a step of {}", rows.size(),
+        options_.rows.rows_max);
+  if (options_.drop_saves) rows = {};
+  const SaveTicket ticket = begin_ticket();
+  Part& part = next_part(ticket);
+  part.issued = to_result(cudaStreamWaitEvent(stream_.handle(), ready.handle(), 0), "a save");
+  if (!rows.empty()) {
+    place_rows(rows, &part);
+    if (part.issued.ok()) part.issued = issue_rows(&part);
+  }
+  // Recorded even so: what was issued before a failure still reads the frames.
+  auto recorded = record(stream_.handle(), frames_[ticket % kTickets]);
+  if (part.issued.ok()) part.issued = std::move(recorded);
+  push_part(&part);
+  return ticket;
+}
+
+// The list and the bytes of a step's rows in the rings.
+void Saves::place_rows(std::span<const RowSave> rows, Part* part) {
+  int64_t list_place = 0, staging_place = 0;
+  part->bytes = std::ssize(rows) * options_.rows.packed_bytes();
+  wait_until([&] { return rows_ring_.try_take(std::ssize(rows), &list_place); });
+  wait_until([&] { return staging_ring_.try_take(part->bytes, &staging_place); });
+  std::ranges::copy(rows, rows_.begin() + list_place);
+  part->rows = {rows_.data() + list_place, rows.size()};
+  part->staged = staging_.data() + staging_place;
+  part->staging_head = staging_ring_.head();
+  part->rows_head = rows_ring_.head();
+}
+
+base::Result<void> Saves::issue_rows(Part* part) {
+  RETURN_IF_ERROR(
+      pack_rows(stream_.handle(), options_.rows, options_.page_bytes, part->rows, packed_.data()));
+  return to_result(
+      cudaMemcpyAsync(const_cast<std::byte*>(part->staged), packed_.data(),
+                      static_cast<size_t>(part->bytes), cudaMemcpyDeviceToHost, stream_.handle()),
+      "a save of rows");
+}
+
 Saves::Part& Saves::next_part(SaveTicket ticket) {
   wait_until([&] { return parts_issued_ - parts_ended_ < kParts; });
   Part& part = parts_[static_cast<size_t>(parts_issued_ % kParts)];
   part.ticket = ticket;
   part.ends_ticket = true;
   part.runs = nullptr;
+  part.rows = {};
   part.staged = nullptr;
   part.num_runs = part.bytes = 0;
   part.staging_head = staging_ring_.head();
   part.runs_head = lists_ring_.head();
+  part.rows_head = rows_ring_.head();
   part.issued = {};
   return part;
 }
@@ -269,6 +348,7 @@ void Saves::commit_parts() {
     lock.lock();
     staging_ring_.release_through(part.staging_head);
     lists_ring_.release_through(part.runs_head);
+    rows_ring_.release_through(part.rows_head);
     if (part.ends_ticket) tickets_.end_through(part.ticket);
     ++parts_ended_;
     lock.unlock();
@@ -282,11 +362,31 @@ void Saves::finish(Part* part) {
   auto done = to_result(cudaEventSynchronize(part->arrived.handle()), "a save");
   if (!part->issued.ok()) done = std::move(part->issued);
   if (done.ok() && options_.fault) done = options_.fault(part->ticket);
-  if (done.ok() && part->staged != nullptr) scatter(*part);
+  if (done.ok() && !part->rows.empty()) {
+    scatter_rows(*part);
+  } else if (done.ok() && part->staged != nullptr) {
+    scatter(*part);
+  }
   if (!done.ok()) tickets_.fail(part->ticket, nullptr, done.error());
   std::lock_guard lock(mutex_);
   counters_.save_us += us_since(begin);
-  if (done.ok()) counters_.bytes_saved += part->bytes;
+  if (!done.ok()) return;
+  counters_.bytes_saved += part->bytes;
+  counters_.rows_saved += std::ssize(part->rows);
+}
+
+void Saves::scatter_rows(const Part& part) {
+  const RowShape& shape = options_.rows;
+  const auto columns = static_cast<int32_t>(shape.home_columns.size());
+  const int64_t row_items = (columns + kScatterColumns - 1) / kScatterColumns;
+  workers_.parallel_for(std::ssize(part.rows) * row_items, [&](int64_t item, int) {
+    const int64_t row = item / row_items;
+    const auto begin = static_cast<int32_t>(item % row_items) * kScatterColumns;
+    put_row(shape, options_.page_bytes, part.rows[static_cast<size_t>(row)],
+            part.staged + row * shape.packed_bytes(), begin,
+            std::min(columns, begin + kScatterColumns));
+    finish_stores(Stores::kStreaming);  // before the worker's release at the end of the loop
+  });
 }
 
 void Saves::scatter(const Part& part) {

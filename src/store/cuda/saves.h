@@ -31,6 +31,7 @@ class Saves {
   ~Saves();  // waits for all
 
   SaveTicket save(std::span<const Run> runs, const device::cuda::Event& ready);
+  SaveTicket save_rows(std::span<const RowSave> rows, const device::cuda::Event& ready);
   bool is_committed(SaveTicket ticket) const { return tickets_.is_committed(ticket); }
   bool frames_free(SaveTicket ticket) const;
   base::Result<void> wait(SaveTicket ticket);
@@ -45,14 +46,16 @@ class Saves {
     device::cuda::Event arrived;      // the copies have
     const PlacedRun* runs = nullptr;  // scattered by the workers, from `staged`
     int64_t num_runs = 0, bytes = 0;
+    std::span<const RowSave> rows;      // or rows, likewise
     const std::byte* staged = nullptr;  // null: the copies ended in the homes
-    int64_t staging_head = 0, runs_head = 0;
+    int64_t staging_head = 0, runs_head = 0, rows_head = 0;
     base::Result<void> issued;
   };
 
   Saves(const device::cuda::GpuInfo& gpu, const TransferOptions& options);
   base::Result<void> init();
   bool needs_list() const;
+  SaveTicket begin_ticket();
   template <typename Ready>
   void wait_until(Ready ready);
 
@@ -62,19 +65,23 @@ class Saves {
   PlacedRun* place_part(std::span<const Run>* runs, int64_t* skipped, Part* part);
   base::Result<void> issue_list(const PlacedRun* placed, Part* part);
   base::Result<void> issue_staged(const PlacedRun* placed, Part* part);
+  void place_rows(std::span<const RowSave> rows, Part* part);
+  base::Result<void> issue_rows(Part* part);
   void push_part(Part* part);
 
   void commit_parts();
   void finish(Part* part);
   void scatter(const Part& part);
+  void scatter_rows(const Part& part);
 
   const device::cuda::GpuInfo gpu_;
   const TransferOptions options_;
-  const int64_t part_bytes_max_;
+  const int64_t part_bytes_max_;  // of runs
   device::cuda::Stream stream_;
   RunCopier copier_;
   device::cuda::PinnedBuffer staging_;  // ring
   device::cuda::Buffer packed_;         // one part, between packing and its copy
+  std::vector<RowSave> rows_;           // ring
   device::cuda::PinnedBuffer lists_;    // ring of PlacedRun
   device::cuda::Buffer device_list_;    // of the part that is being issued
   base::ThreadPool workers_;
@@ -87,7 +94,7 @@ class Saves {
   std::condition_variable work_, ended_;
   std::vector<Part> parts_;  // ring
   int64_t parts_issued_ = 0, parts_ended_ = 0;
-  PlaceRing staging_ring_, lists_ring_;
+  PlaceRing staging_ring_, lists_ring_, rows_ring_;
   bool stops_ = false;
   TransferCounters counters_;
   std::thread committer_;

@@ -89,6 +89,9 @@ class TransfersImpl : public Transfers {
   SaveTicket save(std::span<const Run> runs, const device::cuda::Event& ready) override {
     return saves_->save(runs, ready);
   }
+  SaveTicket save_rows(std::span<const RowSave> rows, const device::cuda::Event& ready) override {
+    return saves_->save_rows(rows, ready);
+  }
   bool is_committed(SaveTicket ticket) const override { return saves_->is_committed(ticket); }
   bool frames_free(SaveTicket ticket) const override { return saves_->frames_free(ticket); }
   base::Result<void> wait(SaveTicket ticket) override { return saves_->wait(ticket); }

@@ -15,6 +15,10 @@
 //   gpu-direct  a kernel that stores to pinned memory
 //   staged      one contiguous copy to a pinned ring, CPU threads scatter (streaming stores, fence)
 //   extents     one copy for each run that is contiguous on both sides (a block's row is one)
+//
+// SAVE OF ROWS, beside steps too: what one step wrote of each sequence, K and V of a token in every
+// column, packed by a kernel into one run, one copy to a pinned ring, CPU threads put it into the
+// tail pages of homes (the paper's FlashD2H). Beside saves of pages, whatever their method.
 #pragma once
 
 #include <cstdint>
@@ -62,6 +66,23 @@ struct Run {
   int64_t bytes = 0;
 };
 
+// K and V of one token in every column. Of each frame column (then of each ring column) the page is
+// at the page of column 0 plus column * page_bytes.
+struct RowSave {
+  const std::byte* frames = nullptr;  // page of frame column 0, on the device
+  const std::byte* ring = nullptr;    // page of ring column 0; null where no ring has homes
+  std::byte* home = nullptr;          // page of home column 0
+  int32_t token = 0;                  // of the page
+};
+// What all such rows have in common.
+struct RowShape {
+  int64_t row_bytes = 0;  // K of a token in one column; V begins page_bytes / 2 behind K
+  int32_t frame_columns = 0, ring_columns = 0;
+  std::vector<int32_t> home_columns;  // of each frame column, then of each ring column
+  int32_t rows_max = 0;               // of a save; 0: no rows are saved
+  int64_t packed_bytes() const { return 2 * row_bytes * (int64_t{frame_columns} + ring_columns); }
+};
+
 using SaveTicket = uint64_t;  // 0: nothing was issued
 
 // Tests: called by the committing thread when a ticket's bytes have left the frames. An error fails
@@ -73,13 +94,16 @@ struct TransferOptions {
   core::SaveMethod save = core::SaveMethod::kAuto;
   int64_t page_bytes = 0;
   int64_t staging_bytes = int64_t{256} << 20;  // pinned ring of staged saves
-  int num_workers = 4;                         // that scatter
-  std::string cache_file;                      // what was measured on this machine; empty: none
+  RowShape rows;
+  int num_workers = 4;     // that scatter
+  std::string cache_file;  // what was measured on this machine; empty: none
   SaveFault fault;
+  bool drop_saves = false;  // measurements: save() copies nothing, homes hold nothing
 };
 
 struct TransferCounters {
-  int64_t pages_saved = 0, bytes_saved = 0;  // arrived in their homes
+  int64_t pages_saved = 0, bytes_saved = 0;  // arrived in their homes; rows count in bytes
+  int64_t rows_saved = 0;                    // likewise
   int64_t save_us = 0;                       // of the committing thread, beside steps
   int64_t save_waits = 0;                    // back pressure: save() had to wait
   int64_t saves_failed = 0;                  // tickets
@@ -100,6 +124,10 @@ class Transfers {
   // compute stream. Tickets rise and are committed in order. The frames may be overwritten only
   // when frames_free(ticket). Waits when the ring is full.
   virtual SaveTicket save(std::span<const Run> runs, const device::cuda::Event& ready) = 0;
+  // The same for rows of pages that stay where they are until the ticket is committed. One row of
+  // a home at a time may be on its way under different tickets, no page. REQUIRES: options.rows, at
+  // most rows_max.
+  virtual SaveTicket save_rows(std::span<const RowSave> rows, const device::cuda::Event& ready) = 0;
   // The bytes are in the homes and visible to every thread, and to what is launched from now on.
   virtual bool is_committed(SaveTicket ticket) const = 0;
   virtual bool frames_free(SaveTicket ticket) const = 0;
