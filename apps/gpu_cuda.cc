@@ -43,6 +43,7 @@ exec::cuda::CudaTierOptions tier_options(const GpuExecutorOptions& options,
   tier.transfers.load = options.tiers.load;
   tier.transfers.save = options.tiers.save;
   tier.transfers.cache_file = transfers_file();
+  tier.granularity = options.tiers.save_granularity;
   return tier;
 }
 

@@ -336,6 +336,12 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
     return base::error(base::Code::kUnsupported,
                        "--fill random fills pages on a GPU alone, and the CPU computes here");
   }
+  if (e.tiers.save_granularity == core::SaveGranularity::kStep && house->gpu == nullptr) {
+    return base::error(
+        base::Code::kUnsupported,
+        "--save-granularity step packs rows on a GPU, and the CPU computes here: use "
+        "--save-granularity pages");
+  }
   house->budget_tokens = e.sparse.budget_tokens;
   if (print_sizes) fmt::print(stderr, "{}", engine::format_table(house->sizes));
   const std::string made_with = has_disk(e) ? lasting_fingerprint(*house) : fingerprint(*house);

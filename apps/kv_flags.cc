@@ -78,6 +78,11 @@ void add_tier_options(CLI::App& command, KvFlags* f) {
                   "sparse-offload memcpy)")
       ->group(kTiers);
   command
+      .add_option("--save-granularity", f->save_granularity,
+                  "what leaves at a time while decoding: pages when they are full, or step: what "
+                  "each step wrote (pages)")
+      ->group(kTiers);
+  command
       .add_option("--admission", f->admission,
                   "working-set: run what fits the device together; none (full working-set)")
       ->group(kTiers);

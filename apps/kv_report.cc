@@ -25,6 +25,8 @@ nlohmann::ordered_json kv_json(const core::KvCounters& kv) {
           {"pages_evicted", kv.pages_evicted},
           {"pages_scratch", kv.pages_scratch},
           {"pages_saved", kv.pages_saved},
+          {"rows_saved", kv.rows_saved},
+          {"save_waits", kv.save_waits},
           {"bytes_loaded", kv.bytes_loaded},
           {"bytes_saved", kv.bytes_saved},
           {"load_us", kv.load_us},

@@ -172,6 +172,7 @@ base::Result<void> refuse_without_host_tier(const Preset& preset, const KvFlags&
   const bool layer = flags.prefill && *flags.prefill != "chunked";
   const char* flag = first_given({{"--load-method", flags.load_method.has_value()},
                                   {"--save-method", flags.save_method.has_value()},
+                                  {"--save-granularity", flags.save_granularity.has_value()},
                                   {"--admission", working_set},
                                   {"--working-set-window", flags.working_set_window.has_value()},
                                   {"--prefill", layer},
@@ -234,6 +235,11 @@ base::Result<void> apply_tiers(const Preset& preset, const KvFlags& flags, KvCho
   if (flags.save_method) {
     ASSIGN_OR_RETURN(tiers.save,
                      parse_name("--save-method", *flags.save_method, core::SaveMethod::kExtents));
+  }
+  if (flags.save_granularity) {
+    ASSIGN_OR_RETURN(
+        tiers.save_granularity,
+        parse_name("--save-granularity", *flags.save_granularity, core::SaveGranularity::kStep));
   }
   if (flags.admission) {
     ASSIGN_OR_RETURN(tiers.admission,

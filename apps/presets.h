@@ -40,7 +40,8 @@ struct KvFlags {
   std::optional<std::string> heads;  // a path, or none
   std::optional<int32_t> sink, local;
   // Tiers.
-  std::optional<std::string> host_memory, load_method, save_method, admission, prefill;
+  std::optional<std::string> host_memory, load_method, save_method, save_granularity;
+  std::optional<std::string> admission, prefill;
   std::optional<int32_t> working_set_window, chunk_size;
   std::optional<int64_t> max_inject_tokens;
   std::optional<std::string> disk_path, disk_memory;

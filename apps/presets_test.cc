@@ -81,6 +81,9 @@ TEST(Presets, AFlagChangesItsOneValue) {
   EXPECT_EQ(choose("full", {.dense_layers = 2}).sparse.dense_layers, 2);
   EXPECT_EQ(choose("full", {.host_memory = "2GiB"}).tiers.host_memory_bytes, int64_t{2} << 30);
   EXPECT_EQ(choose("full", {.load_method = "uva"}).tiers.load, core::LoadMethod::kUva);
+  EXPECT_EQ(choose("full", {.save_granularity = "step"}).tiers.save_granularity,
+            core::SaveGranularity::kStep);
+  expect_refused("full", {.save_granularity = "row"}, "pages, step");
   EXPECT_EQ(choose("full", {.save_method = "gpu-direct"}).tiers.save, core::SaveMethod::kGpuDirect);
   EXPECT_EQ(choose("full", {.admission = "none"}).tiers.admission, core::Admission::kNone);
   EXPECT_EQ(choose("full", {.working_set_window = 4}).tiers.working_set_window, 4);
@@ -124,8 +127,9 @@ TEST(Presets, AFlagThatWouldChangeNothingIsRefused) {
   expect_refused("full", {.heads = "none", .local = 64}, "--local belongs");
   for (const KvFlags& flags :
        {KvFlags{.load_method = "uva"}, KvFlags{.save_method = "staged"},
-        KvFlags{.admission = "working-set"}, KvFlags{.working_set_window = 4},
-        KvFlags{.prefill = "layer"}, KvFlags{.max_inject_tokens = 4096}}) {
+        KvFlags{.save_granularity = "step"}, KvFlags{.admission = "working-set"},
+        KvFlags{.working_set_window = 4}, KvFlags{.prefill = "layer"},
+        KvFlags{.max_inject_tokens = 4096}}) {
     expect_refused("sparse", flags, "needs a host tier");
   }
   EXPECT_TRUE(choose_kv("sparse", {.admission = "none", .prefill = "chunked"}).ok());

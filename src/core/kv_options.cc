@@ -21,6 +21,9 @@ std::string_view name(LoadMethod method) {
 std::string_view name(SaveMethod method) {
   return pick<5>({"auto", "memcpy", "gpu-direct", "staged", "extents"}, method);
 }
+std::string_view name(SaveGranularity granularity) {
+  return pick<2>({"pages", "step"}, granularity);
+}
 std::string_view name(Admission admission) {
   return pick<2>({"none", "working-set"}, admission);
 }

@@ -12,6 +12,9 @@ enum class PageStatsKind : uint8_t { kCuboidMean, kMinMax, kMeanStd, kMean };  /
 // store/transfer_engine.h, store/cuda/transfers.h
 enum class LoadMethod : uint8_t { kAuto, kMemcpy, kBatched, kUva, kBulk, kUvaPage, kStaged };
 enum class SaveMethod : uint8_t { kAuto, kMemcpy, kGpuDirect, kStaged, kExtents };
+// What leaves the device at a time while a sequence decodes: pages when they are full, or what each
+// step wrote (a GPU, KV that is not quantised).
+enum class SaveGranularity : uint8_t { kPages, kStep };
 enum class Admission : uint8_t { kNone, kWorkingSet };
 enum class Prefill : uint8_t { kChunked, kLayer };
 
@@ -19,6 +22,7 @@ enum class Prefill : uint8_t { kChunked, kLayer };
 std::string_view name(PageStatsKind kind);
 std::string_view name(LoadMethod method);
 std::string_view name(SaveMethod method);
+std::string_view name(SaveGranularity granularity);
 std::string_view name(Admission admission);
 std::string_view name(Prefill prefill);
 
@@ -39,6 +43,7 @@ struct TierOptions {
   int64_t disk_memory_bytes = 0;
   LoadMethod load = LoadMethod::kAuto;
   SaveMethod save = SaveMethod::kAuto;
+  SaveGranularity save_granularity = SaveGranularity::kPages;
   Admission admission = Admission::kNone;
   int32_t working_set_window = 12;  // w, steps
   Prefill prefill = Prefill::kChunked;

@@ -16,6 +16,8 @@ void KvCounters::add(const KvCounters& step) {
   pages_evicted += step.pages_evicted;
   pages_scratch += step.pages_scratch;
   pages_saved += step.pages_saved;
+  rows_saved += step.rows_saved;
+  save_waits += step.save_waits;
   bytes_loaded += step.bytes_loaded;
   bytes_saved += step.bytes_saved;
   load_us += step.load_us;

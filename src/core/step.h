@@ -198,6 +198,8 @@ struct KvCounters {
   int64_t pages_evicted = 0;
   int64_t pages_scratch = 0;  // misses that found no frame
   int64_t pages_saved = 0;    // device -> host
+  int64_t rows_saved = 0;     // the same row by row: of a step, K and V of all columns
+  int64_t save_waits = 0;     // back pressure: a step waited for room to save
   int64_t bytes_loaded = 0, bytes_saved = 0;
   int64_t load_us = 0, save_us = 0;  // time the step waited for loads; time saves took beside it
   int64_t layers_segmented = 0;      // (segment, layer) pairs of layer-segmented prefill

@@ -57,6 +57,14 @@ base::Result<void> check_kv_options(const EngineOptions& options, const core::Mo
     RETURN_IF_ERROR(check_range("--max-inject-tokens", tiers.max_inject_tokens, options.page_tokens,
                                 int64_t{1} << 40));
   }
+  const bool quantised =
+      options.kv_type == core::DType::kI8 || options.kv_type == core::DType::kF8E4M3;
+  if (tiers.save_granularity == core::SaveGranularity::kStep && quantised) {
+    return error(Code::kInvalidArgument,
+                 "--save-granularity step saves rows as they are computed, and --kv-cache-dtype {} "
+                 "makes pages of them when they are full: use --save-granularity pages",
+                 core::info(options.kv_type).name);
+  }
   if (tiers.host_memory_bytes && sparse.budget_tokens == 0) {
     return error(Code::kInvalidArgument, "--host-memory needs a --budget");
   }

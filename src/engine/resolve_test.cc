@@ -289,6 +289,16 @@ TEST(Resolve, RingsReplaceBlocksOfStreamingHeads) {
   EXPECT_FALSE(resolve(options, long_model(), long_memory()).ok()) << "no retrieval head";
 }
 
+TEST(Resolve, RowsOfQuantisedKvDoNotGoHomeByThemselves) {
+  EngineOptions options = full_options();
+  options.tiers.save_granularity = core::SaveGranularity::kStep;
+  EXPECT_TRUE(resolve(options, long_model(), long_memory()).ok());
+  options.kv_type = core::DType::kI8;
+  const auto refused = resolve(options, long_model(), long_memory());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("--save-granularity pages"));
+}
+
 TEST(Resolve, ABudgetNeedsAHeadThatSelects) {
   EngineOptions options = full_options();
   const int32_t layers = long_model().num_layers, heads = long_model().num_kv_heads;

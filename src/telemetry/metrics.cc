@@ -122,6 +122,10 @@ void add_tiers(Page& page, const core::EngineSnapshot& s, int64_t frame_bytes) {
                kv.pages_loaded);
   page.counter("spillway:pages_saved_total", "Pages copied from the device to the host.",
                kv.pages_saved);
+  page.counter("spillway:rows_saved_total",
+               "Rows of decode steps that left for the host by themselves.", kv.rows_saved);
+  page.counter("spillway:save_waits_total", "Times that a step waited for room to save.",
+               kv.save_waits);
   page.counter("spillway:pages_evicted_total", "Pages that lost their frames.", kv.pages_evicted);
   page.counter("spillway:pages_scratch_total", "Missed pages that found no frame of their own.",
                kv.pages_scratch);

@@ -56,6 +56,7 @@ TEST(Metrics, SelectionAndTiersAreCounted) {
   s.kv.pages_missed = 100;
   s.kv.pages_loaded = 120;
   s.kv.pages_saved = 64;
+  s.kv.rows_saved = 12;
   s.kv.pages_evicted = 70;
   s.kv.pages_scratch = 5;
   s.kv.bytes_loaded = 1 << 20;
@@ -82,6 +83,7 @@ TEST(Metrics, SelectionAndTiersAreCounted) {
            {"spillway:pages_missed_total" + label(), "100"},
            {"spillway:pages_gathered_total" + label(), "120"},
            {"spillway:pages_saved_total" + label(), "64"},
+           {"spillway:rows_saved_total" + label(), "12"},
            {"spillway:pages_evicted_total" + label(), "70"},
            {"spillway:pages_scratch_total" + label(), "5"},
            {"spillway:device_hit_ratio" + label(), "0.75"},

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "e2e/tiny_host.h"
 
@@ -343,6 +345,109 @@ TEST(Tiered, APrefixOnItsWayHomeIsWaitedFor) {
     expect_same(want_b, b.output);
   }
 }
+
+#ifdef TINY_CUDA
+TinyTier row_tier(const TinyShape& shape = {}) {
+  TinyTier options = tier(core::LoadMethod::kUva, core::SaveMethod::kExtents);
+  options.granularity = core::SaveGranularity::kStep;
+  options.home_streaming_heads = shape.heads.any_streaming();
+  return options;
+}
+
+// What the homes of the sequence's full pages hold.
+std::vector<std::byte> homes_of(TinyHost& host, const TinyHost::Sequence& s) {
+  const cuda::CudaTier& tier = *host.executor().tier();
+  const int64_t bytes = tier.home_columns().num_columns() * host.executor().kv().pool().page_bytes;
+  std::vector<std::byte> all;
+  for (int32_t page = 0; page < s.computed / host.page_tokens(); ++page) {
+    const std::byte* home = tier.home(s.blocks[static_cast<size_t>(page)], 0);
+    all.insert(all.end(), home, home + bytes);
+  }
+  return all;
+}
+
+TEST(StepRows, HomesHoldTheBitsOfPages) {
+  for (const TinyShape& shape : {TinyShape{}, TinyShape{.heads = streaming_heads()},
+                                 TinyShape{.kv_type = core::DType::kF32}}) {
+    TinyModel model(shape);
+    const auto prompt = prompt_of(203, 23);
+    std::vector<std::byte> by_pages;
+    for (const bool by_rows : {false, true}) {
+      TinyTier options = row_tier(shape);
+      if (!by_rows) options.granularity = core::SaveGranularity::kPages;
+      TinyHost host(model, 64, 40, options);
+      TinyHost::Sequence& s = host.add(1, prompt);
+      host.prefill(s, 48);
+      host.run(s, 77);
+      host.end(s, true);
+      host.step();
+      // The rows behind the prompt's tail, which goes as a page.
+      EXPECT_EQ(host.totals().rows_saved, by_rows ? 280 - 208 : 0);
+      const auto homes = homes_of(host, s);
+      if (!by_rows) by_pages = homes;
+      ASSERT_EQ(homes.size(), by_pages.size());
+      EXPECT_EQ(std::memcmp(homes.data(), by_pages.data(), homes.size()), 0);
+    }
+  }
+}
+
+TEST(StepRows, TieredIsResident) {
+  run_tiered({}, row_tier(), true);
+  run_tiered({.reuse_interval = 4}, row_tier(), false);
+  const TinyShape streaming{.heads = streaming_heads()};
+  run_tiered(streaming, row_tier(streaming), true);
+  TinyTier slow = row_tier();
+  slow.transfers.fault = slow_saves(16);
+  run_tiered({}, slow, true);
+}
+
+TEST(StepRows, AFullRingHoldsStepsUp) {
+  TinyModel model({});
+  const auto prompt = prompt_of(100, 24);
+  const auto want = resident_run(model, prompt, 180);
+  TinyTier options = row_tier();
+  options.transfers.fault = slow_saves(1);
+  TinyHost host(model, 64, 30, options);
+  TinyHost::Sequence& s = host.add(0, prompt);
+  host.prefill(s, 48);
+  host.run(s, 160);
+  host.cut(s, kSelection);
+  host.run(s, 20);
+  expect_same(want, s.output);
+  EXPECT_GT(host.totals().save_waits, 0);
+}
+
+TEST(StepRows, AFailedCopyFailsTheSequence) {
+  TinyModel model({});
+  const auto prompt_a = prompt_of(100, 25), prompt_b = prompt_of(96, 26);
+  const auto want_a = resident_run(model, prompt_a, 30);
+  std::atomic<bool> fails{false};
+  TinyTier options = row_tier();
+  options.transfers.fault = [&](store::cuda::SaveTicket) -> base::Result<void> {
+    if (fails) return base::error(base::Code::kIo, "row lost");
+    return {};
+  };
+  TinyHost host(model, 64, 30, options);
+  TinyHost::Sequence& a = host.add(0, prompt_a);
+  TinyHost::Sequence& b = host.add(1, prompt_b);
+  host.prefill(a, 48);
+  host.prefill(b, 48);
+  host.decode(b);
+  host.step();
+  host.run(a, 1);
+  // b's first row is at home, and so is everything before it.
+  while (host.executor().tier()->transfers().counters().rows_saved == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  fails = true;
+  for (int i = 0; i < 200 && b.error.empty(); ++i) host.run(b, 1);
+  EXPECT_NE(b.error, "");
+  EXPECT_EQ(a.error, "");
+  fails = false;
+  host.run(a, 29);
+  expect_same(want_a, a.output);
+}
+#endif
 
 TEST(Segmented, LayerBuffersAreTheSameAsChunks) {
   for (const TinyShape& shape :

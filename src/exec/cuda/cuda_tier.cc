@@ -37,6 +37,8 @@ base::Result<std::unique_ptr<CudaTier>> CudaTier::create(const device::cuda::Gpu
                        "--dense-layers 0, --preset sparse, or --device cpu",
                        kv_options.sparse.dense_layers);
   }
+  CHECK(options.granularity == core::SaveGranularity::kPages || !kv_options.page.is_quantised(),
+        "rows of quantised KV");
   std::unique_ptr<CudaTier> made(new CudaTier(kv_options, options, parts));
   RETURN_IF_ERROR(made->allocate(gpu));
   return made;
@@ -51,7 +53,8 @@ CudaTier::CudaTier(const KvOptions& kv_options, const CudaTierOptions& options,
       ring_(kv_options.ring()),
       home_columns_(columns_of_homes(kv_options, options)),
       ledger_(*this, kv_options.max_num_seqs, kv_options.pages_max(),
-              2 * kv_options.num_layers + 8) {
+              2 * kv_options.num_layers + 8 + kv_options.page.page_tokens),
+      rows_(kv_options.max_num_seqs, kv_options.page.page_tokens) {
   const int32_t layers = kv_options_.num_layers, heads = kv_options_.num_kv_heads;
   const core::KvColumns& frames = parts_.kv->columns();
   const core::KvColumns& rings = parts_.kv->ring_columns();
@@ -71,6 +74,8 @@ CudaTier::CudaTier(const KvOptions& kv_options, const CudaTierOptions& options,
   const auto slots = static_cast<size_t>(kv_options_.max_num_seqs);
   prefill_saves_.resize(slots);
   errors_.reserve(slots);
+  row_saves_.reserve(slots);
+  row_segments_.reserve(slots);
   runs_.reserve((frame_runs_.size() + ring_runs_.size()) *
                 (slots + static_cast<size_t>(kv_options_.rows_max / kv_options_.page.page_tokens)));
 }
@@ -83,6 +88,7 @@ base::Result<void> CudaTier::allocate(const device::cuda::GpuInfo& gpu) {
                                      .reserve = options_.reserve}));
   store::cuda::TransferOptions transfers = options_.transfers;
   transfers.page_bytes = page_bytes;
+  if (options_.granularity == core::SaveGranularity::kStep) transfers.rows = row_shape();
   ASSIGN_OR_RETURN(transfers_, store::cuda::Transfers::create(gpu, transfers));
   is_capturable_ = !needs_the_host(transfers_->load_method());
   ASSIGN_OR_RETURN(ready_, device::cuda::Event::create());
@@ -106,6 +112,22 @@ base::Result<void> CudaTier::allocate(const device::cuda::GpuInfo& gpu) {
   stream.fill(buffer_table_.data(), 0, table_bytes);
   stream.copy(device_columns_.data(), columns.data(), bytes);
   return stream.synchronize();  // the copy reads a vector that ends here
+}
+
+store::cuda::RowShape CudaTier::row_shape() const {
+  const core::PageShape& page = kv_options_.page;
+  store::cuda::RowShape shape{.row_bytes = core::row_bytes(page.type, page.head_dim),
+                              .rows_max = kv_options_.max_num_seqs};
+  const auto add = [&](const std::vector<ColumnRun>& runs, int32_t* num_columns) {
+    for (const ColumnRun& run : runs) {
+      CHECK(run.device == *num_columns, "columns without homes before {}", run.device);
+      for (int32_t i = 0; i < run.count; ++i) shape.home_columns.push_back(run.home + i);
+      *num_columns += run.count;
+    }
+  };
+  add(frame_runs_, &shape.frame_columns);
+  add(ring_runs_, &shape.ring_columns);
+  return shape;
 }
 
 SaveQueue::State CudaTier::state(SaveTicket ticket) {
@@ -173,6 +195,7 @@ void CudaTier::enter(const core::Segment& segment) {
     // Others may have sealed them in the step before.
     ledger_.settle(segment.blocks.first(static_cast<size_t>(cached_pages)));
     ledger_.begin(slot, cached_pages);
+    rows_.begin(slot);
     prefill_saves_[static_cast<size_t>(slot)] = {};
   } else if (tables_.is_resident(slot) && !segment.resident) {
     ledger_.wait(slot);
@@ -332,6 +355,7 @@ base::Result<void> CudaTier::gather(device::cuda::Stream& stream, const ops::cud
 }
 
 void CudaTier::save_step() {
+  if (options_.granularity == core::SaveGranularity::kStep) save_rows();
   for (const core::Segment& segment : plan_->segments) {
     if (segment.activations.empty()) save_sealed(segment);
   }
@@ -347,8 +371,37 @@ void CudaTier::end_step(core::StepResult* result) {
   kv.bytes_loaded += counters_.bytes_loaded + kv.pages_missed * kv_options_.page.page_bytes();
   kv.pages_saved += moved.pages_saved - moved_.pages_saved;
   kv.bytes_saved += moved.bytes_saved - moved_.bytes_saved;
+  kv.rows_saved += moved.rows_saved - moved_.rows_saved;
   kv.save_us += moved.save_us - moved_.save_us;
+  kv.save_waits += moved.save_waits - moved_.save_waits;
   moved_ = moved;
+}
+
+// What the step's decode rows wrote, of each sequence one.
+void CudaTier::save_rows() {
+  const int32_t page_tokens = kv_options_.page.page_tokens;
+  row_saves_.clear();
+  row_segments_.clear();
+  for (const core::Segment& segment : plan_->segments) {
+    const int32_t position = segment.token_begin;
+    if (segment.kind != core::RowKind::kDecode || segment.token_end != position + 1) continue;
+    if (!rows_.take(segment.slot, position)) continue;
+    const int32_t page = position / page_tokens, row = tables_.row_of(segment.slot, page);
+    CHECK(row >= 0, "sequence {}: page {} has no row", core::number(segment.seq), page);
+    row_segments_.push_back(&segment);
+    row_saves_.push_back({.frames = frame_runs_.empty() ? nullptr : parts_.kv->page(row, 0),
+                          .ring = ring_runs_.empty() ? nullptr : ring_page(segment.slot, page, 0),
+                          .home = home(segment.blocks[static_cast<size_t>(page)], 0),
+                          .token = position % page_tokens});
+  }
+  if (row_saves_.empty()) return;
+  parts_.stream->record(ready_);
+  const SaveTicket ticket = transfers_->save_rows(row_saves_, ready_);
+  for (const core::Segment* segment : row_segments_) {
+    const int32_t slot = segment->slot, page = segment->token_begin / page_tokens;
+    ledger_.add(slot, ticket, segment->blocks.subspan(static_cast<size_t>(page), 1),
+                rows_.is_whole(slot, page) ? page + 1 : ledger_.saved_pages(slot));
+  }
 }
 
 void CudaTier::save_sealed(const core::Segment& segment) {
@@ -356,6 +409,7 @@ void CudaTier::save_sealed(const core::Segment& segment) {
   const int64_t page_bytes = kv_options_.page.page_bytes();
   const int32_t begin = segment.token_begin / page_tokens, end = segment.token_end / page_tokens;
   if (begin == end) return;
+  if (segment.token_end == segment.token_begin + 1 && rows_.is_whole(segment.slot, begin)) return;
   runs_.clear();
   int64_t saved = 0;
   for (int32_t page = begin; page < end; ++page) {

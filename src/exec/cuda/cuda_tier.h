@@ -24,6 +24,7 @@
 #include "exec/cuda/slot_memory.h"
 #include "exec/cuda/slot_tables.h"
 #include "exec/kv_plan.h"
+#include "exec/row_ledger.h"
 #include "exec/save_ledger.h"
 #include "store/cuda/pinned_pool.h"
 #include "store/cuda/transfers.h"
@@ -36,7 +37,8 @@ struct CudaTierOptions {
   int32_t scratch_frames = 0;  // single pages
   // Streaming heads have homes too, so that a cached prefix brings their windows back.
   bool home_streaming_heads = false;
-  store::cuda::TransferOptions transfers;         // page_bytes is filled in
+  core::SaveGranularity granularity = core::SaveGranularity::kPages;
+  store::cuda::TransferOptions transfers;         // page_bytes and rows are filled in
   store::cuda::PinnedReserve* reserve = nullptr;  // of homes; borrowed, may be null
 };
 
@@ -50,6 +52,7 @@ struct CudaTierParts {
 class CudaTier final : public KvTier, private SaveQueue {
  public:
   // Borrows the parts. Returns when the first homes are pinned. Errors: kTooLarge.
+  // REQUIRES: KV is not quantised where rows are saved.
   static base::Result<std::unique_ptr<CudaTier>> create(const device::cuda::GpuInfo& gpu,
                                                         const KvOptions& kv_options,
                                                         const CudaTierOptions& options,
@@ -59,7 +62,8 @@ class CudaTier final : public KvTier, private SaveQueue {
   // buffers aside, and the tables on the device say so. `plan` must live until end_step(). Errors:
   // kTooLarge (fewer homes could be pinned than the plan uses).
   base::Result<void> begin_step(const core::StepPlan& plan, const core::TransferPlan& transfers);
-  // Issues saves of the pages that segments without activations seal: the step is enqueued.
+  // Issues saves of the pages that segments without activations seal (or, with kStep, of the rows
+  // that decode, and of pages that do not leave row by row): the step is enqueued.
   void save_step();
   // Reports: the step has run.
   void end_step(core::StepResult* result);
@@ -133,6 +137,8 @@ class CudaTier final : public KvTier, private SaveQueue {
   void restore_ring(const core::Segment& segment);
   void begin_pages(const core::Segment& segment);
   void check_scratch(const core::Segment& segment);
+  store::cuda::RowShape row_shape() const;
+  void save_rows();
   void save_sealed(const core::Segment& segment);
   SaveTicket save(int64_t pages);
   bool load(int64_t pages, std::string* why);
@@ -168,6 +174,7 @@ class CudaTier final : public KvTier, private SaveQueue {
   std::unique_ptr<store::cuda::PinnedPool> homes_;
   std::unique_ptr<store::cuda::Transfers> transfers_;
   SaveLedger ledger_;
+  RowLedger rows_;
   std::vector<store::cuda::SaveTicket> failed_;
   device::cuda::Event ready_;
   device::cuda::Buffer device_columns_;     // (L, Hk) columns of homes
@@ -180,6 +187,8 @@ class CudaTier final : public KvTier, private SaveQueue {
   const core::StepPlan* plan_ = nullptr;
   std::vector<std::string> errors_;  // by segment
   std::vector<store::cuda::Run> runs_;
+  std::vector<store::cuda::RowSave> row_saves_;
+  std::vector<const core::Segment*> row_segments_;  // of row_saves_
   core::KvCounters counters_;
   store::cuda::TransferCounters moved_;  // through the last step
 };
