@@ -469,11 +469,12 @@ def ready(machine):
     with Shape(SHAPE_8B) as model:
         size = write_weights(model.path / "model.safetensors")
         options = common("--preset", "dense", "-p", 128, "-n", 0, "--max-model-len", 2048)
-        found = list(runs(machine, model.path, {"first": options, "second": options}, load_format="auto"))
+        # The first process of a machine also waits for the driver.
+        found = [test for _ in range(2) for _, test in runs(machine, model.path, {"load": options}, load_format="auto")]
     if not found or not link:
         yield row(what, must, "failed", False)
         return
-    took = [test["ready_s"] for _, test in found]
+    took = [test["ready_s"] for test in found]
     gbs = size / took[-1] * 1e-9
     yield row(what, must, f"{took[-1]:.2f} s, {gbs:.1f} GB/s of {link:.1f}: {100 * gbs / link:.0f} %; first {took[0]:.2f} s", gbs >= 0.6 * link)
 
