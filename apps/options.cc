@@ -79,6 +79,10 @@ void add_engine_options(CLI::App& command, ServingOptions* o) {
       .add_flag("--enforce-eager", o->enforce_eager,
                 "on a GPU: launch decode steps kernel by kernel, not as CUDA graphs")
       ->group(kPerformance);
+  command
+      .add_flag("--async-scheduling,!--no-async-scheduling", o->async_scheduling,
+                "on a GPU: plan and publish steps while one runs (off)")
+      ->group(kPerformance);
   command.add_option("--isa", o->isa, "instruction set: auto, reference, avx2 or avx512")
       ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512"}))
       ->capture_default_str()

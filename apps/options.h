@@ -29,8 +29,9 @@ struct ServingOptions {
   // Prompts are not computed: K and V of their rows are random. For measurements of decoding.
   bool fill_random = false;
   bool enforce_eager = false;  // on a GPU: no graphs
-  std::string isa = "auto";    // auto | reference | avx2 | avx512
-  int32_t threads = 0;         // 0 = physical cores
+  bool async_scheduling = false;
+  std::string isa = "auto";  // auto | reference | avx2 | avx512
+  int32_t threads = 0;       // 0 = physical cores
   std::string
       device_memory;  // KV pages and workspace; "" = half of what is available after the weights
   int32_t max_num_seqs = 64;

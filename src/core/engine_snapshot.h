@@ -37,7 +37,8 @@ struct EngineSnapshot {
   int64_t blocks_cached = 0;     // held by the prefix index alone; reclaimed when needed
   // Counters.
   int64_t steps = 0;
-  int64_t rows_run = 0;  // tokens computed, prompt and decode
+  int64_t rows_run = 0;     // tokens computed, prompt and decode
+  int64_t steps_ahead = 0;  // steps that were planned while the one before ran
   LoopTimes loop;
   int64_t prompt_tokens = 0;  // of requests started
   int64_t prompt_tokens_cached = 0;

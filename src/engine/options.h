@@ -32,6 +32,7 @@ struct EngineOptions {
   std::vector<core::TokenId>
       eog_tokens;  // the tokenizer's end-of-generation ids; the model's eos are added
   // Performance.
+  bool async_scheduling = true;           // plan and publish beside the running step, on a GPU
   int32_t max_num_seqs = 256;             // [1, 4096] sequences in a step
   int32_t max_num_batched_tokens = 1024;  // [max_num_seqs, 65536] rows in a step
   int32_t inbox_capacity = 1024;  // [1, 65536] requests that may wait; beyond that submit refuses

@@ -81,6 +81,10 @@ RequestLimits request_limits(const EngineOptions& options, const ResolvedSizes& 
           .budget_max = options.sparse.budget_tokens};
 }
 
+bool runs_layers(const core::StepPlan& plan) {
+  return !plan.segments.empty() && !plan.segments.back().activations.empty();
+}
+
 std::vector<core::TokenId> all_eos(const EngineOptions& options, const core::ModelConfig& model) {
   std::vector<core::TokenId> eos = model.eos;
   eos.insert(eos.end(), options.eog_tokens.begin(), options.eog_tokens.end());
@@ -109,6 +113,7 @@ ServingEngine::ServingEngine(const EngineOptions& options, const ResolvedSizes& 
     : sizes_(sizes),
       limits_(request_limits(options, sizes, model)),
       prefix_cache_(options.prefix_cache),
+      plans_ahead_(options.async_scheduling && executor.is_asynchronous()),
       eos_(all_eos(options, model)),
       executor_(executor),
       clock_(std::move(clock)),
@@ -120,12 +125,14 @@ ServingEngine::ServingEngine(const EngineOptions& options, const ResolvedSizes& 
   const auto seqs = static_cast<size_t>(sizes.max_num_seqs);
   const auto waiting = static_cast<size_t>(options.inbox_capacity);
   live_.reserve(seqs + waiting);
-  outcomes_.reserve(seqs + waiting);
   mail_.arrivals.reserve(waiting);
-  plan_.segments.reserve(seqs);
-  transfers_.copies.reserve(seqs);
-  transfers_.cuts.reserve(2 * seqs);
-  result_.segments.reserve(seqs);
+  for (Turn& turn : turns_) {
+    turn.outcomes.reserve(seqs + waiting);
+    turn.plan.segments.reserve(seqs);
+    turn.transfers.copies.reserve(seqs);
+    turn.transfers.cuts.reserve(2 * seqs);
+    turn.result.segments.reserve(seqs);
+  }
   executor_.take_disk_entries([this](const core::DiskEntry& entry) {
     if (ledger_.disk() != nullptr) ledger_.disk()->restore(entry);
   });
@@ -147,7 +154,7 @@ void ServingEngine::stop() {
   if (thread_.joinable()) {
     thread_.join();
   } else if (!started_) {
-    step();
+    end_all();
   }
   mailbox_.retire();
 }
@@ -156,8 +163,16 @@ void ServingEngine::loop() {
   while (!mailbox_.stop_requested()) {
     if (!step()) mailbox_.wait_for_mail(kHeartbeat);
   }
-  step();  // aborts what is left
+  end_all();
   mailbox_.retire();
+}
+
+// What is left has been told to abort: the first turn that reads it does, and its events may wait
+// for another.
+void ServingEngine::end_all() {
+  do {
+    step();
+  } while (mailbox_.num_live() > 0);
 }
 
 base::Result<void> ServingEngine::submit(core::Request request,
@@ -196,8 +211,9 @@ void ServingEngine::drain(int64_t timeout_us) {
   }
   const int64_t deadline_us = clock_() + timeout_us;
   while (mailbox_.num_live() > 0 && clock_() < deadline_us) step();
-  if (mailbox_.num_live() > 0) mailbox_.abort_all();
-  if (mailbox_.num_live() > 0) step();
+  if (mailbox_.num_live() == 0) return;
+  mailbox_.abort_all();
+  end_all();
 }
 
 void ServingEngine::reset_prefix_cache() {
@@ -219,20 +235,40 @@ core::EngineSnapshot ServingEngine::snapshot() const {
   return snapshot;
 }
 
-// The four visible calls.
+// Steps that run beside this thread leave their events to the next turn, which publishes them when
+// it has a step running; a turn that runs nothing leaves none.
 bool ServingEngine::step() {
-  turn_ = {};
+  spent_ = {};
   lap_us_ = clock_();
-  receive();
-  plan();
-  lap(&turn_.plan_us);
-  run();
+  if (std::exchange(has_next_, false)) {
+    ++counters_.steps_ahead;
+  } else {
+    receive();
+    end_cancelled();
+    plan(&now());
+  }
+  lap(&spent_.plan_us);
+  // Prompts that run layer by layer are computed within submit().
+  if (runs_layers(now().plan)) publish(&other());
+  submit();
+  lap(&spent_.submit_us);
+  publish(&other());
+  lap(&spent_.publish_us);
+  if (can_plan_ahead()) plan_next();
+  lap(&spent_.plan_us);
+  finish();
+  lap(&spent_.wait_us);
   commit();
-  lap(&turn_.commit_us);
-  publish();
-  lap(&turn_.publish_us);
-  if (ran_) counters_.loop.add(turn_);
-  return ran_;
+  lap(&spent_.commit_us);
+  const bool ran = now().ran;
+  if (plans_ahead_ && ran) {
+    current_ = 1 - current_;
+  } else {
+    publish(&now());
+  }
+  lap(&spent_.publish_us);
+  if (ran) counters_.loop.add(spent_);
+  return ran;
 }
 
 // Ends a phase of the loop.
@@ -242,7 +278,6 @@ void ServingEngine::lap(int64_t* total) {
 }
 
 void ServingEngine::receive() {
-  outcomes_.clear();
   mailbox_.take(&mail_);
   for (std::unique_ptr<LiveSequence>& arrival : mail_.arrivals) {
     arrival->id = core::SeqId{++sequences_received_};
@@ -251,98 +286,144 @@ void ServingEngine::receive() {
     live_.push_back(std::move(arrival));
   }
   mail_.arrivals.clear();
-  for (const core::RequestId id : mail_.cancels) {
-    for (const auto& sequence : live_) {
-      if (sequence->request.id == id) abort(sequence.get());
-    }
-  }
-  mail_.cancels.clear();
-  if (mail_.abort_all) {
-    for (const auto& sequence : live_) abort(sequence.get());
-  }
   if (mail_.reset_prefix_cache) {
     scheduler_.drop_cached();
     mailbox_.reset_done();
   }
 }
 
+// Between steps: what runs is not taken away.
+void ServingEngine::end_cancelled() {
+  for (const core::RequestId id : mail_.cancels) {
+    for (const auto& sequence : live_) {
+      if (sequence->request.id == id) abort(sequence.get());
+    }
+  }
+  mail_.cancels.clear();
+  if (std::exchange(mail_.abort_all, false)) {
+    for (const auto& sequence : live_) abort(sequence.get());
+  }
+}
+
 void ServingEngine::abort(LiveSequence* sequence) {
   if (sequence->ended) return;  // asked for twice
-  outcomes_.push_back({.sequence = sequence});
-  end(outcomes_.back(), FinishReason::kAbort);
+  end(add_outcome(sequence), FinishReason::kAbort);
 }
 
-void ServingEngine::plan() {
-  scheduler_.plan(&plan_, &transfers_);
-  const int64_t now_us = clock_();
-  for (size_t i = 0; i < plan_.segments.size(); ++i) {
-    auto* sequence = static_cast<LiveSequence*>(scheduler_.planned()[i]);
-    const bool first_step = !sequence->scheduled;
-    if (first_step) sequence->times.scheduled_us = now_us;
-    outcomes_.push_back(
-        {.sequence = sequence, .segment = &plan_.segments[i], .first_step = first_step});
-  }
+ServingEngine::Outcome& ServingEngine::add_outcome(LiveSequence* sequence,
+                                                   const core::Segment* segment) {
+  const bool is_first = !std::exchange(sequence->scheduled, true);
+  num_begun_ += is_first;
+  return now().outcomes.emplace_back(
+      Outcome{.sequence = sequence, .segment = segment, .is_first = is_first});
+}
+
+// Who has begun, or ended, waits in the mailbox no longer.
+void ServingEngine::settle() {
+  if (const int32_t settled = std::exchange(num_begun_, 0)) mailbox_.account(settled, 0);
+}
+
+void ServingEngine::plan(Turn* turn) {
+  scheduler_.plan(&turn->plan, &turn->transfers);
+}
+
+bool ServingEngine::can_plan_ahead() const {
+  const Turn& turn = turns_[current_];
+  return plans_ahead_ && turn.ran && !turn.failed && scheduler_.can_run_ahead(turn.transfers);
+}
+
+void ServingEngine::plan_next() {
+  receive();
+  scheduler_.run_ahead();
+  plan(&other());
+  has_next_ = true;
+}
+
+void ServingEngine::submit() {
+  Turn& turn = now();
+  begin(&turn);
+  settle();
   refresh_snapshot();
+  if (!turn.ran) return;
+  ++counters_.steps;
+  const auto submitted = executor_.submit(turn.plan, turn.transfers, &turn.result);
+  if (!submitted.ok()) note_failure(submitted.error().message);
 }
 
-void ServingEngine::run() {
-  step_failed_ = false;
-  // A step without rows still moves blocks to and from the disk.
-  const bool has_disk_work =
-      scheduler_.is_fetching() || !transfers_.spills.empty() || !transfers_.fetches.empty();
-  reset_result();
-  ran_ = !plan_.segments.empty() || has_disk_work;
-  if (!ran_) return;
-  ++counters_.steps;
-  auto ran = executor_.submit(plan_, transfers_, &result_);
-  lap(&turn_.submit_us);
-  if (ran.ok()) ran = executor_.finish();
-  lap(&turn_.wait_us);
-  if (!ran.ok()) {
-    step_failed_ = true;
-    LOG_ERROR("step {} with {} sequences failed: {}", plan_.step, plan_.segments.size(),
-              ran.error().message);
-    return;
+void ServingEngine::begin(Turn* turn) {
+  turn->failed = false;
+  // A step without rows still moves blocks to and from the disk, and rows of frames.
+  turn->ran = !turn->plan.segments.empty() || !turn->transfers.empty() || scheduler_.is_fetching();
+  reset_result(turn);
+  const int64_t now_us = clock_();
+  for (size_t i = 0; i < turn->plan.segments.size(); ++i) {
+    auto* sequence = static_cast<LiveSequence*>(scheduler_.planned()[i]);
+    if (add_outcome(sequence, &turn->plan.segments[i]).is_first) {
+      sequence->times.scheduled_us = now_us;
+    }
   }
-  counters_.rows_run += plan_.num_rows;
-  CHECK(result_.segments.size() == plan_.segments.size(), "{} results for {} segments",
-        result_.segments.size(), plan_.segments.size());
+}
+
+void ServingEngine::finish() {
+  Turn& turn = now();
+  if (!turn.ran || turn.failed) return;
+  if (const auto finished = executor_.finish(); !finished.ok()) {
+    return note_failure(finished.error().message);
+  }
+  counters_.rows_run += turn.plan.num_rows;
+  CHECK(turn.result.segments.size() == turn.plan.segments.size(), "{} results for {} segments",
+        turn.result.segments.size(), turn.plan.segments.size());
+}
+
+void ServingEngine::note_failure(const std::string& why) {
+  Turn& turn = now();
+  turn.failed = true;
+  LOG_ERROR("step {} with {} sequences failed: {}", turn.plan.step, turn.plan.segments.size(), why);
 }
 
 // What an executor only writes when there is something to say.
-void ServingEngine::reset_result() {
-  result_.step = plan_.step;
-  result_.kv = {};
-  result_.lost.clear();
-  result_.fetched.clear();
-  result_.unwritten.clear();
-  for (core::SegmentResult& segment : result_.segments) {
+void ServingEngine::reset_result(Turn* turn) {
+  core::StepResult& result = turn->result;
+  result.step = turn->plan.step;
+  result.kv = {};
+  result.lost.clear();
+  result.fetched.clear();
+  result.unwritten.clear();
+  for (core::SegmentResult& segment : result.segments) {
     segment.error.clear();
     segment.working_set_frames = 0;
   }
 }
 
 void ServingEngine::commit() {
-  scheduler_.commit_disk(result_);
-  if (step_failed_) scheduler_.step_failed(transfers_);
+  const Turn& turn = now();
+  scheduler_.commit_disk(turn.result);
+  if (turn.failed) {
+    scheduler_.step_failed(turn.transfers, has_next_ ? &other().transfers : nullptr);
+  }
   // Before others are committed, so that nobody adopts a lost block.
   drop_lost();
-  if (step_failed_) {
+  if (turn.failed) {
     fail_step();
   } else {
     commit_step();
   }
+  if (has_next_) {
+    end_cancelled();
+    has_next_ = scheduler_.amend(&other().plan, &other().transfers);
+  }
+  settle();
   refresh_snapshot();
 }
 
 void ServingEngine::commit_step() {
   const int64_t now_us = clock_();
-  counters_.kv.add(result_.kv);
+  counters_.kv.add(now().result.kv);
   counters_.working_set_frames = 0;
   size_t i = 0;
-  for (Outcome& outcome : outcomes_) {
+  for (Outcome& outcome : now().outcomes) {
     if (outcome.segment == nullptr) continue;
-    core::SegmentResult& result = result_.segments[i++];
+    core::SegmentResult& result = now().result.segments[i++];
     counters_.working_set_frames += result.working_set_frames;
     if (outcome.reason) continue;  // it held a lost block
     if (!result.error.empty()) {
@@ -357,13 +438,12 @@ void ServingEngine::commit_step() {
 // The planned sequences fail, and those whose frames the step was to cut: what the device still has
 // of them is not known.
 void ServingEngine::fail_step() {
-  for (Outcome& outcome : outcomes_) {
+  for (Outcome& outcome : now().outcomes) {
     if (outcome.segment != nullptr && !outcome.reason) end(outcome, FinishReason::kError);
   }
   for (const auto& sequence : live_) {
-    if (sequence->ended || !sched::Scheduler::is_cut(*sequence, transfers_)) continue;
-    outcomes_.push_back({.sequence = sequence.get()});
-    end(outcomes_.back(), FinishReason::kError);
+    if (sequence->ended || !sched::Scheduler::is_cut(*sequence, now().transfers)) continue;
+    end(add_outcome(sequence.get()), FinishReason::kError);
   }
 }
 
@@ -377,20 +457,19 @@ void ServingEngine::fail(Outcome& outcome, const std::string& what) {
 // Who holds a block holds all that it stands on, so once the holders of the lost ones are gone
 // nobody holds what stands on those.
 void ServingEngine::drop_lost() {
-  if (result_.lost.empty()) return;
+  const std::vector<core::BlockId>& lost = now().result.lost;
+  if (lost.empty()) return;
   const auto holds_lost = [&](const LiveSequence& s) {
-    return !s.ended && std::ranges::find_first_of(s.kv.blocks, result_.lost) != s.kv.blocks.end();
+    return !s.ended && std::ranges::find_first_of(s.kv.blocks, lost) != s.kv.blocks.end();
   };
   constexpr const char* kWhat = "its pages did not reach their homes";
-  for (Outcome& outcome : outcomes_) {
+  for (Outcome& outcome : now().outcomes) {
     if (holds_lost(*outcome.sequence)) fail(outcome, kWhat);
   }
   for (const auto& sequence : live_) {  // those that were not in the step
-    if (!holds_lost(*sequence)) continue;
-    outcomes_.push_back({.sequence = sequence.get()});
-    fail(outcomes_.back(), kWhat);
+    if (holds_lost(*sequence)) fail(add_outcome(sequence.get()), kWhat);
   }
-  for (const core::BlockId block : result_.lost) scheduler_.drop(block);
+  for (const core::BlockId block : lost) scheduler_.drop(block);
 }
 
 void ServingEngine::commit_outcome(Outcome& outcome, int64_t now_us) {
@@ -398,7 +477,7 @@ void ServingEngine::commit_outcome(Outcome& outcome, int64_t now_us) {
   const core::SegmentResult& result = *outcome.result;
   CHECK(result.seq == s.id && result.sampled == outcome.segment->sample,
         "the result is of sequence {}, sampled {}", core::number(result.seq), result.sampled);
-  if (outcome.first_step) {
+  if (outcome.is_first) {
     counters_.prompt_tokens += s.prompt_len;
     counters_.prompt_tokens_cached += s.cached_tokens;
   }
@@ -406,8 +485,7 @@ void ServingEngine::commit_outcome(Outcome& outcome, int64_t now_us) {
   if (result.sampled) {
     CHECK(result.token >= 0 && result.token < limits_.vocab_size, "token {} of {}", result.token,
           limits_.vocab_size);
-    CHECK(s.tokens.size() < s.tokens.capacity(), "the tokens would move");
-    s.tokens.push_back(result.token);
+    s.take_token(result.token);
     if (s.times.first_token_us == 0) s.times.first_token_us = now_us;
     s.times.last_token_us = now_us;
     ++counters_.generated_tokens;
@@ -444,8 +522,9 @@ void ServingEngine::end(Outcome& outcome, FinishReason reason) {
   outcome.reason = reason;
   s.ended = true;
   s.times.finished_us = clock_();
+  if (has_next_) scheduler_.spoil_loads(other().transfers, s);
   if (reason == FinishReason::kError) {
-    scheduler_.remove_failed(&s, transfers_);
+    scheduler_.remove_failed(&s, now().transfers);
   } else {
     scheduler_.remove(&s);
   }
@@ -466,22 +545,19 @@ void ServingEngine::end(Outcome& outcome, FinishReason reason) {
 }
 
 // Events last: who reads one finds it in the snapshot already.
-void ServingEngine::publish() {
-  int32_t settled = 0;
+void ServingEngine::publish(Turn* turn) {
   int32_t ended = 0;
-  for (Outcome& outcome : outcomes_) {
+  for (Outcome& outcome : turn->outcomes) {
     LiveSequence& s = *outcome.sequence;
     push_events(outcome);
-    settled += !s.scheduled;
-    s.scheduled = true;
     if (!outcome.reason) continue;
     ++ended;
     std::swap(live_[s.position], live_.back());
     live_[s.position]->position = s.position;
     live_.pop_back();  // `s` is gone
   }
-  outcomes_.clear();
-  if (settled + ended > 0) mailbox_.account(settled, ended);
+  turn->outcomes.clear();
+  if (ended > 0) mailbox_.account(0, ended);
 }
 
 void ServingEngine::push_events(Outcome& outcome) {
@@ -489,7 +565,7 @@ void ServingEngine::push_events(Outcome& outcome) {
   if (outcome.result != nullptr) {
     const core::Segment& segment = *outcome.segment;
     core::SegmentResult& result = *outcome.result;
-    if (outcome.first_step) {
+    if (outcome.is_first) {
       s.events->push({.kind = Event::Kind::kStarted,
                       .prompt_tokens = s.prompt_len,
                       .cached_tokens = s.cached_tokens});

@@ -1,5 +1,11 @@
 // The Engine: one loop over a mailbox, a scheduler, a block ledger and an executor.
 //
+// A turn is a step: planned, submitted to the executor, finished, committed, published. Where steps
+// run beside the engine's thread, most of this is done while one runs: the events of the turn
+// before are published, mail is read, and after a step of decode rows the next one is planned as if
+// none of its sequences stopped (sched/scheduler.h); results then only fill in tokens, and take
+// those who did stop out of the plan. What each request is answered does not depend on it.
+//
 // Two ways to run it. start() makes the engine thread, which repeats step() until stop(). Without
 // start() the owner calls step() itself, on one thread, as simulations do: same code, same order,
 // the clock it was given.
@@ -49,7 +55,8 @@ class ServingEngine final : public Engine {
   // thread. The owner calls it; safe to repeat, and without start().
   void stop();
 
-  // One turn of the loop; false when there was nothing to run. Only without start().
+  // One turn of the loop; false when there was nothing to run. Its events may be published by the
+  // next call. Only without start().
   bool step();
 
   base::Result<void> submit(core::Request request, std::shared_ptr<EventStream> events) override;
@@ -70,34 +77,56 @@ class ServingEngine final : public Engine {
     LiveSequence* sequence = nullptr;
     const core::Segment* segment = nullptr;  // nothing: the sequence was aborted before the step
     core::SegmentResult* result = nullptr;   // nothing: the step or one of its transfers failed
-    bool first_step = false;
+    bool is_first = false;  // its first one, or of a sequence that ends without any
     std::optional<core::FinishReason> reason;
     std::optional<core::TokenId> stop_token;
   };
 
+  // A step, from its plan to its events.
+  struct Turn {
+    core::StepPlan plan;
+    core::TransferPlan transfers;
+    core::StepResult result;
+    std::vector<Outcome> outcomes;
+    bool ran = false;
+    bool failed = false;
+  };
+  Turn& now() { return turns_[current_]; }
+  Turn& other() { return turns_[1 - current_]; }  // the one before, then the one behind
+
   void loop();
+  void end_all();
 
   void lap(int64_t* total);
   void receive();
+  void end_cancelled();
   void abort(LiveSequence* sequence);
-  void plan();
-  void run();
-  void reset_result();
+  void plan(Turn* turn);
+  void plan_next();
+  void submit();
+  void begin(Turn* turn);
+  bool can_plan_ahead() const;
+  void finish();
+  void note_failure(const std::string& why);
+  void reset_result(Turn* turn);
   void commit();
   void commit_step();
   void fail_step();
+  void settle();
+  Outcome& add_outcome(LiveSequence* sequence, const core::Segment* segment = nullptr);
   void fail(Outcome& outcome, const std::string& what);
   void drop_lost();
   void commit_outcome(Outcome& outcome, int64_t now_us);
   void check_finished(Outcome& outcome) const;
   void end(Outcome& outcome, core::FinishReason reason);
-  void publish();
+  void publish(Turn* turn);
   void push_events(Outcome& outcome);
   void refresh_snapshot();
 
   const ResolvedSizes sizes_;
   const RequestLimits limits_;
   const bool prefix_cache_;
+  const bool plans_ahead_;
   std::vector<core::TokenId> eos_;  // sorted
   exec::Executor& executor_;
   const Clock clock_;
@@ -108,16 +137,15 @@ class ServingEngine final : public Engine {
   sched::Scheduler scheduler_;
   std::vector<std::unique_ptr<LiveSequence>> live_;
   Mail mail_;
-  core::StepPlan plan_;
-  core::TransferPlan transfers_;
-  core::StepResult result_;
-  std::vector<Outcome> outcomes_;
+  Turn turns_[2];
+  size_t current_ = 0;
+  bool has_next_ =
+      false;  // the next turn is planned: other() between a turn's submit() and its end
   core::EngineSnapshot counters_;
-  core::LoopTimes turn_;  // of this turn
+  core::LoopTimes spent_;  // in this turn
   int64_t lap_us_ = 0;     // when the running phase began
   uint64_t sequences_received_ = 0;
-  bool ran_ = false;
-  bool step_failed_ = false;
+  int32_t num_begun_ = 0;  // sequences whose first outcome the mailbox does not know of yet
 
   mutable std::mutex snapshot_mutex_;
   core::EngineSnapshot snapshot_;

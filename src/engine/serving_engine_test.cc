@@ -1,6 +1,6 @@
 // Goal: the engine's contract: what is refused, how sequences end, what cancel, drain, stop and
-// reset do, and that a steady step allocates nothing. Method: an executor that counts upwards from
-// the last token, steps by hand or on the engine's own thread.
+// reset do. Method: an executor that counts upwards from the last token, whose steps run on the
+// engine's thread or beside it; turns by hand or on the engine's own thread.
 #include "engine/serving_engine.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +8,8 @@
 #include <latch>
 #include <limits>
 #include <thread>
+
+#include "exec/beside_executor.h"
 
 namespace engine {
 namespace {
@@ -58,7 +60,8 @@ struct Answer {
   std::optional<Event> finished;
 };
 
-class ServingEngineTest : public ::testing::Test {
+// The parameter: steps run beside the engine.
+class ServingEngineTest : public ::testing::TestWithParam<bool> {
  protected:
   void make(int32_t inbox_capacity = 64, int32_t num_frames = 0, int32_t budget_tokens = 0) {
     EngineOptions options;
@@ -75,7 +78,8 @@ class ServingEngineTest : public ::testing::Test {
                               .num_blocks = 1024,
                               .num_frames = num_frames,
                               .context_max = 4096};
-    engine_ = make_engine(options, sizes, model, executor_, "test");
+    engine_ = make_engine(options, sizes, model,
+                          GetParam() ? beside_ : static_cast<exec::Executor&>(executor_), "test");
   }
 
   static core::Request request(std::vector<TokenId> prompt, int32_t max_tokens) {
@@ -117,15 +121,20 @@ class ServingEngineTest : public ::testing::Test {
     while (engine_->step()) engine_->check_integrity();
   }
 
+  // Until what was asked has been done and told: where steps run beside the engine it may be asked
+  // behind a plan, and is told behind another.
+  void run_turn() { run_steps(GetParam() ? 3 : 1); }
+
   void run_steps(int steps) {
     for (int i = 0; i < steps; ++i) engine_->step();
   }
 
   CountingExecutor executor_;
+  exec::BesideExecutor beside_{executor_};
   std::unique_ptr<ServingEngine> engine_;
 };
 
-TEST_F(ServingEngineTest, RefusesWhatTheContractNames) {
+TEST_P(ServingEngineTest, RefusesWhatTheContractNames) {
   make();
   EXPECT_EQ(refusal(request({}, 1)), base::Code::kInvalidArgument);
   EXPECT_EQ(refusal(request({kVocab}, 1)), base::Code::kInvalidArgument);
@@ -149,7 +158,7 @@ TEST_F(ServingEngineTest, RefusesWhatTheContractNames) {
   EXPECT_EQ(refusal(r), base::Code::kInvalidArgument);
 }
 
-TEST_F(ServingEngineTest, GivenOutputIsComputedAsDecodeRowsAndGoesOnFromThere) {
+TEST_P(ServingEngineTest, GivenOutputIsComputedAsDecodeRowsAndGoesOnFromThere) {
   make();
   core::Request r = request(std::vector<TokenId>(100, 7), 5);
   r.forced = {200, 300, 400};
@@ -162,7 +171,7 @@ TEST_F(ServingEngineTest, GivenOutputIsComputedAsDecodeRowsAndGoesOnFromThere) {
   EXPECT_GT(a.finished->times.first_token_us, 0);
 }
 
-TEST_F(ServingEngineTest, AFullInboxRefusesAndCountsIt) {
+TEST_P(ServingEngineTest, AFullInboxRefusesAndCountsIt) {
   make(2);
   submit(request({1}, 1));
   submit(request({1}, 1));
@@ -173,7 +182,7 @@ TEST_F(ServingEngineTest, AFullInboxRefusesAndCountsIt) {
   submit(request({1}, 1));
 }
 
-TEST_F(ServingEngineTest, EndsByTheRules) {
+TEST_P(ServingEngineTest, EndsByTheRules) {
   make();
   const auto end = [&](core::Request r) {
     auto events = submit(r);
@@ -211,7 +220,7 @@ TEST_F(ServingEngineTest, EndsByTheRules) {
   EXPECT_EQ(engine_->snapshot().requests_finished_stop, 2);
 }
 
-TEST_F(ServingEngineTest, CancelFreesAtAnyMoment) {
+TEST_P(ServingEngineTest, CancelFreesAtAnyMoment) {
   make();
   core::Request queued = request({1}, 100), running = request(std::vector<TokenId>(200, 1), 100);
   auto events_running = submit(running);
@@ -220,7 +229,7 @@ TEST_F(ServingEngineTest, CancelFreesAtAnyMoment) {
   engine_->cancel(queued.id);
   engine_->cancel(running.id);
   engine_->cancel(running.id);
-  engine_->step();
+  run_turn();
   for (auto& events : {events_running, events_queued}) {
     const Answer a = read(*events);
     ASSERT_TRUE(a.finished);
@@ -232,24 +241,24 @@ TEST_F(ServingEngineTest, CancelFreesAtAnyMoment) {
   EXPECT_EQ(s.requests_aborted, 2);
 }
 
-TEST_F(ServingEngineTest, CancelEndsEverySequenceOfItsRequest) {
+TEST_P(ServingEngineTest, CancelEndsEverySequenceOfItsRequest) {
   make();
   const core::Request r = request({1}, 100);
   auto first = submit(r), second = submit(r);
   auto other = submit(request({1}, 100));
   engine_->step();
   engine_->cancel(r.id);
-  engine_->step();
+  run_turn();
   EXPECT_EQ(read(*first).finished->reason, FinishReason::kAbort);
   EXPECT_EQ(read(*second).finished->reason, FinishReason::kAbort);
   EXPECT_FALSE(read(*other).finished);
 }
 
-TEST_F(ServingEngineTest, AFailedStepFailsItsSequencesAndTheEngineGoesOn) {
+TEST_P(ServingEngineTest, AFailedStepFailsItsSequencesAndTheEngineGoesOn) {
   make();
   auto events = submit(request({1}, 5));
   executor_.fail = true;
-  engine_->step();
+  run_turn();
   const Answer a = read(*events);
   ASSERT_TRUE(a.finished);
   EXPECT_EQ(a.finished->reason, FinishReason::kError);
@@ -262,7 +271,7 @@ TEST_F(ServingEngineTest, AFailedStepFailsItsSequencesAndTheEngineGoesOn) {
   EXPECT_EQ(engine_->snapshot().requests_failed, 1);
 }
 
-TEST_F(ServingEngineTest, AFailedTransferFailsItsRequestAlone) {
+TEST_P(ServingEngineTest, AFailedTransferFailsItsRequestAlone) {
   make(64, 40);
   auto first = submit(request({100}, 5)), second = submit(request({200}, 5));
   engine_->step();
@@ -280,7 +289,7 @@ TEST_F(ServingEngineTest, AFailedTransferFailsItsRequestAlone) {
   EXPECT_EQ(s.frames_free + s.frames_shared, s.frames_total);
 }
 
-TEST_F(ServingEngineTest, ALostHomeFailsAllWhoHoldItAndIsNotFoundAgain) {
+TEST_P(ServingEngineTest, ALostHomeFailsAllWhoHoldItAndIsNotFoundAgain) {
   make(64, 40);
   const std::vector<TokenId> prompt(100, 7);
   auto events = submit(request(prompt, 50));
@@ -290,7 +299,7 @@ TEST_F(ServingEngineTest, ALostHomeFailsAllWhoHoldItAndIsNotFoundAgain) {
   auto sharing = submit(request(longer, 50)), other = submit(request({900}, 5));
   run_steps(3);
   executor_.lose_block = 2;
-  engine_->step();
+  run_turn();
   engine_->check_integrity();
   EXPECT_EQ(read(*events).finished->reason, FinishReason::kError);
   EXPECT_EQ(read(*sharing).finished->reason, FinishReason::kError);
@@ -301,7 +310,7 @@ TEST_F(ServingEngineTest, ALostHomeFailsAllWhoHoldItAndIsNotFoundAgain) {
   EXPECT_EQ(again->try_pop()->cached_tokens, 32) << "the two blocks before the lost one";
 }
 
-TEST_F(ServingEngineTest, TheCacheKeepsNothingOfAFailedStep) {
+TEST_P(ServingEngineTest, TheCacheKeepsNothingOfAFailedStep) {
   make(64, 40);
   const std::vector<TokenId> prompt(60, 7);
   auto events = submit(request(prompt, 50));
@@ -315,7 +324,7 @@ TEST_F(ServingEngineTest, TheCacheKeepsNothingOfAFailedStep) {
   EXPECT_EQ(events->try_pop()->cached_tokens, 0);
 }
 
-TEST_F(ServingEngineTest, ThePresetsBudgetHoldsUnlessTheRequestHasItsOwn) {
+TEST_P(ServingEngineTest, ThePresetsBudgetHoldsUnlessTheRequestHasItsOwn) {
   make(64, 40, 64);
   core::Request r = request({1}, 1);
   submit(r);
@@ -334,14 +343,14 @@ TEST_F(ServingEngineTest, ThePresetsBudgetHoldsUnlessTheRequestHasItsOwn) {
   }
 }
 
-TEST_F(ServingEngineTest, APromptThatTheDeviceTierCannotComputeIsRefused) {
+TEST_P(ServingEngineTest, APromptThatTheDeviceTierCannotComputeIsRefused) {
   make(64, 10);
   EXPECT_EQ(refusal(request(std::vector<TokenId>(161, 1), 1)), base::Code::kTooLarge);
   submit(request(std::vector<TokenId>(160, 1), 1));
   run_all();
 }
 
-TEST_F(ServingEngineTest, CountsCachedTokensAndForgetsThemOnReset) {
+TEST_P(ServingEngineTest, CountsCachedTokensAndForgetsThemOnReset) {
   make();
   const std::vector<TokenId> prompt(100, 7);
   const auto cached = [&] {
@@ -357,7 +366,7 @@ TEST_F(ServingEngineTest, CountsCachedTokensAndForgetsThemOnReset) {
   EXPECT_EQ(cached(), 0);
 }
 
-TEST_F(ServingEngineTest, TheThreadServesDrainsAndStops) {
+TEST_P(ServingEngineTest, TheThreadServesDrainsAndStops) {
   make();
   engine_->start();
   std::vector<std::shared_ptr<EventStream>> streams;
@@ -376,7 +385,7 @@ TEST_F(ServingEngineTest, TheThreadServesDrainsAndStops) {
   EXPECT_EQ(engine_->snapshot().requests_finished_length, 20);
 }
 
-TEST_F(ServingEngineTest, DrainAbortsWhatOutlivesItsTime) {
+TEST_P(ServingEngineTest, DrainAbortsWhatOutlivesItsTime) {
   make();
   std::latch gate(1);
   executor_.gate = &gate;
@@ -389,7 +398,7 @@ TEST_F(ServingEngineTest, DrainAbortsWhatOutlivesItsTime) {
   EXPECT_EQ(engine_->snapshot().requests_running, 0);
 }
 
-TEST_F(ServingEngineTest, StopAbortsAndDelivers) {
+TEST_P(ServingEngineTest, StopAbortsAndDelivers) {
   make();
   engine_->start();
   auto events = submit(request({1000}, 4000));
@@ -399,7 +408,7 @@ TEST_F(ServingEngineTest, StopAbortsAndDelivers) {
   EXPECT_EQ(engine_->snapshot().blocks_in_use, 0);
 }
 
-TEST_F(ServingEngineTest, ManyThreadsSubmitCancelAndLook) {
+TEST_P(ServingEngineTest, ManyThreadsSubmitCancelAndLook) {
   make(1024);
   engine_->start();
   std::vector<std::jthread> clients;
@@ -423,6 +432,32 @@ TEST_F(ServingEngineTest, ManyThreadsSubmitCancelAndLook) {
   engine_->drain(60'000'000);
   EXPECT_EQ(engine_->snapshot().blocks_in_use, 0);
 }
+
+TEST_P(ServingEngineTest, StepsThatRunBesideItArePlannedAhead) {
+  make();
+  auto stops = submit(request({kEos - 10}, 100)), goes_on = submit(request({100}, 50));
+  run_all();
+  EXPECT_EQ(read(*stops).tokens.size(), 10u);
+  EXPECT_EQ(read(*goes_on).tokens.size(), 50u);
+  const core::EngineSnapshot s = engine_->snapshot();
+  EXPECT_EQ(s.steps, 50);
+  // Not the prompts' step, nor the one behind it, nor any behind the last.
+  EXPECT_EQ(s.steps_ahead, GetParam() ? 48 : 0);
+  EXPECT_EQ(executor_.decode_rows, 9 + 49) << "nobody has rows in a step after its last token";
+}
+
+TEST_P(ServingEngineTest, ARequestThatComesWhileAStepRunsIsInTheNext) {
+  make();
+  auto first = submit(request({100}, 50));
+  run_steps(5);
+  auto second = submit(request({200}, 2));
+  run_steps(GetParam() ? 5 : 3);
+  EXPECT_EQ(read(*second).tokens, (std::vector<TokenId>{201, 202}));
+  EXPECT_FALSE(read(*first).finished);
+}
+
+INSTANTIATE_TEST_SUITE_P(Steps, ServingEngineTest, ::testing::Bool(),
+                         [](const auto& steps) { return steps.param ? "Beside" : "InTurn"; });
 
 }  // namespace
 }  // namespace engine

@@ -1,11 +1,14 @@
 // Goal: a steady step allocates nothing. Method: a counting operator new over 1000 decode steps of
 // 8 sequences that take, fill and seal blocks on the way, without a host tier and with one whose
-// rows of frames they take from each other. Not built with sanitizers, which bring an operator new
-// of their own.
+// rows of frames they take from each other, in steps on the engine's thread and beside it. Not
+// built with sanitizers, which bring an operator new of their own.
 #include <gtest/gtest.h>
+
+#include <tuple>
 
 #include "base/counted_new.h"
 #include "engine/serving_engine.h"
+#include "exec/beside_executor.h"
 
 namespace engine {
 namespace {
@@ -29,7 +32,8 @@ class CountingExecutor : public exec::Executor {
   }
 };
 
-class SteadyStep : public ::testing::TestWithParam<int32_t> {};
+// Rows of frames, and whether steps run beside the engine.
+class SteadyStep : public ::testing::TestWithParam<std::tuple<int32_t, bool>> {};
 
 TEST_P(SteadyStep, AllocatesNothing) {
   core::ModelConfig model;
@@ -43,10 +47,13 @@ TEST_P(SteadyStep, AllocatesNothing) {
                             .max_num_batched_tokens = 64,
                             .page_tokens = 16,
                             .num_blocks = 1024,
-                            .num_frames = GetParam(),
+                            .num_frames = std::get<0>(GetParam()),
                             .context_max = 4096};
   CountingExecutor executor;
-  const auto engine = make_engine(options, sizes, model, executor, "test");
+  exec::BesideExecutor beside(executor);
+  const bool runs_beside = std::get<1>(GetParam());
+  const auto engine = make_engine(
+      options, sizes, model, runs_beside ? beside : static_cast<exec::Executor&>(executor), "test");
   int64_t wakes = 0;
   for (int i = 0; i < 8; ++i) {
     core::Request r;
@@ -61,10 +68,12 @@ TEST_P(SteadyStep, AllocatesNothing) {
   for (int i = 0; i < 1000; ++i) engine->step();
   EXPECT_EQ(base::num_allocations.load(), before);
   EXPECT_EQ(engine->snapshot().generated_tokens, 8 * 1010);
-  EXPECT_EQ(wakes, 8 + 8 * 1010);
+  EXPECT_EQ(engine->snapshot().steps_ahead, runs_beside ? 1008 : 0);
+  EXPECT_EQ(wakes, 8 + 8 * (runs_beside ? 1009 : 1010)) << "the last step's come with the next";
 }
 
-INSTANTIATE_TEST_SUITE_P(Frames, SteadyStep, ::testing::Values(0, 100));
+INSTANTIATE_TEST_SUITE_P(Frames, SteadyStep,
+                         ::testing::Combine(::testing::Values(0, 100), ::testing::Bool()));
 
 }  // namespace
 }  // namespace engine

@@ -40,6 +40,8 @@ class Executor {
     return run(plan, transfers, result);
   }
   virtual base::Result<void> finish() { return {}; }
+  // Steps run beside the engine's thread between the two.
+  virtual bool is_asynchronous() const { return false; }
 };
 
 }  // namespace exec

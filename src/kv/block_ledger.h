@@ -144,6 +144,7 @@ class BlockLedger {
   void take_spills(std::vector<core::DiskMove>* spills);
   // The plan that took the spills has run; these records could not be written, now or before.
   void end_spills(std::span<const uint64_t> unwritten);
+  bool has_disk() const { return disk_.has_value(); }
   // The records' books; null without a disk tier.
   DiskCatalog* disk() { return disk_ ? &*disk_ : nullptr; }
 

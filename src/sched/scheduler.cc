@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 
@@ -377,23 +378,67 @@ void Scheduler::emit(core::StepPlan* plan) {
   CHECK(rows_together <= options_.max_num_batched_tokens, "{} rows", rows_together);
 }
 
-void Scheduler::commit(Sequence* s, int32_t working_set_frames) {
-  CHECK(!s->planned.empty(), "sequence {} is not planned", core::number(s->id));
-  const RowRange ran = s->planned;
-  s->planned = {};
-  if (s->layers) {
-    s->layers->advance(ran);
-    if (s->layers->done()) {
-      s->computed = s->prompt_len;
-      s->layers.reset();
+bool Scheduler::can_run_ahead(const core::TransferPlan& transfers) const {
+  if (planned_.empty() || !transfers.loads.empty() || ledger_->has_disk()) return false;
+  return std::ranges::all_of(planned_, [](const Sequence* s) {
+    const bool draws = s->planned.token_end == s->num_tokens();
+    return is_decoding(s) && s->num_generated() + draws < s->request.sampling.max_tokens;
+  });
+}
+
+void Scheduler::run_ahead() {
+  for (Sequence* s : planned_) {
+    CHECK(is_decoding(s) && !s->ahead);
+    const bool draws = s->planned.token_end == s->num_tokens();
+    advance(*s);
+    s->ahead = true;
+    if (!draws) continue;
+    CHECK(s->tokens.size() < s->tokens.capacity(), "the tokens would move");
+    s->tokens.push_back(kUnknownToken);
+  }
+}
+
+bool Scheduler::amend(core::StepPlan* plan, core::TransferPlan* transfers) {
+  CHECK(planned_.size() == plan->segments.size());
+  size_t kept = 0;
+  plan->num_rows = 0;
+  for (size_t i = 0; i < planned_.size(); ++i) {
+    if (planned_[i]->planned.empty()) continue;  // it has left
+    plan->num_rows += planned_[i]->planned.rows();
+    planned_[kept] = planned_[i];
+    plan->segments[kept] = plan->segments[i];
+    ++kept;
+  }
+  planned_.resize(kept);
+  plan->segments.resize(kept);
+  for (core::FrameCut& cut : transfers->cuts) {
+    if (std::ranges::find(running_, cut.seq, &Sequence::id) == running_.end()) cut.keep = 0;
+  }
+  return kept > 0 || !transfers->empty();
+}
+
+// The planned rows are computed.
+void Scheduler::advance(Sequence& s) {
+  CHECK(!s.planned.empty(), "sequence {} is not planned", core::number(s.id));
+  const RowRange ran = s.planned;
+  s.planned = {};
+  if (s.layers) {
+    s.layers->advance(ran);
+    if (s.layers->done()) {
+      s.computed = s.prompt_len;
+      s.layers.reset();
     }
   } else {
-    s->computed = ran.token_end;
+    s.computed = ran.token_end;
   }
-  if (s->wants_prompt_logprobs() && ran.layer_end == options_.num_layers) {
-    s->logits_from = std::max(s->logits_from, std::min(ran.token_end, s->prompt_len - 1));
+  if (s.wants_prompt_logprobs() && ran.layer_end == options_.num_layers) {
+    s.logits_from = std::max(s.logits_from, std::min(ran.token_end, s.prompt_len - 1));
   }
-  if (s->layers) return;
+}
+
+void Scheduler::commit(Sequence* s, int32_t working_set_frames) {
+  if (!std::exchange(s->ahead, false)) advance(*s);
+  if (s->layers || !s->slot) return;  // preempted by the plan behind
   ledger_->end_step(&s->kv, s->tokens, s->prompt_len, s->computed);
   if (!tiered()) return;
   s->device.working_set = working_set_frames;
@@ -427,9 +472,12 @@ void Scheduler::take_out(Sequence* s, bool keep_rows) {
   fetches_.forget(*s);
 }
 
-void Scheduler::step_failed(const core::TransferPlan& transfers) {
+void Scheduler::step_failed(const core::TransferPlan& transfers, core::TransferPlan* next) {
   frames_.spoil_loads(transfers);
-  frames_.repeat_cuts(transfers);
+  if (next == nullptr) return frames_.repeat_cuts(transfers);
+  for (const core::FrameCut& cut : transfers.cuts) {
+    if (cut.keep == 0) next->cuts.insert(next->cuts.begin(), cut);
+  }
 }
 
 bool Scheduler::is_cut(const Sequence& s, const core::TransferPlan& transfers) {

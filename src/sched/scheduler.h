@@ -27,6 +27,10 @@
 // overtaken, and every running sequence is older than every waiting one. A sequence that is alone
 // is admitted unconditionally; it fits because the pools hold context_max.
 //
+// Planning ahead. While a step of decode rows runs, the one behind it can be planned as if nobody
+// stopped (run_ahead). What the results then change is taken back from that plan (amend): who has
+// left has no rows in it. Blocks are sealed, and working sets known, when the results are there.
+//
 // Pure and single-threaded: same calls, same plans. A steady decode step allocates nothing.
 #pragma once
 
@@ -78,13 +82,24 @@ class Scheduler {
   void enqueue(Sequence* sequence);
 
   // Fills the next step; no segments when there is nothing to run. REQUIRES: the planned sequences
-  // of the last step have been committed or removed.
+  // of the last step have been committed or removed, or they run ahead.
   void plan(core::StepPlan* plan, core::TransferPlan* transfers);
+
+  // Whether run_ahead() is worth it and allowed: the step that was planned has decode rows only, it
+  // loads nothing and ends no sequence for sure, and there is no disk tier.
+  bool can_run_ahead(const core::TransferPlan& transfers) const;
+  // The step that was planned runs: its rows are taken as computed, its tokens as drawn. It is
+  // committed, whatever it does, after the next plan().
+  void run_ahead();
+  // Takes those who have left since out of the plan, which is the last one. False: nothing of it is
+  // left to be run.
+  bool amend(core::StepPlan* plan, core::TransferPlan* transfers);
 
   // The sequences of the plan's segments, in their order.
   std::span<Sequence* const> planned() const { return planned_; }
 
-  // The rows planned for the sequence have run: advances it and seals its blocks.
+  // The rows planned for the sequence have run: advances it, unless it ran ahead, and seals its
+  // blocks.
   // working_set_frames: SegmentResult's.
   void commit(Sequence* sequence, int32_t working_set_frames = 0);
 
@@ -99,8 +114,13 @@ class Scheduler {
   // used.
   void remove_failed(Sequence* sequence, const core::TransferPlan& transfers);
   // The step failed as a whole. Its planned sequences, and those in running() whose frames it cut
-  // (is_cut), are to be removed with remove_failed().
-  void step_failed(const core::TransferPlan& transfers);
+  // (is_cut), are to be removed with remove_failed(). `next`: of the plan behind it, if there is
+  // one.
+  void step_failed(const core::TransferPlan& transfers, core::TransferPlan* next = nullptr);
+  // What the plan was to load for the sequence, which leaves before it runs, is not used.
+  void spoil_loads(const core::TransferPlan& transfers, const Sequence& sequence) {
+    if (tiered()) frames_.spoil_loads(transfers, sequence);
+  }
   static bool is_cut(const Sequence& sequence, const core::TransferPlan& transfers);
 
   // What these blocks hold must not be used. REQUIRES: no sequence holds them.
@@ -129,6 +149,7 @@ class Scheduler {
   };
 
   bool tiered() const { return frames_.tiered(); }
+  void advance(Sequence& sequence);
   void continue_running(Budget* budget);
   RowRange rows_of(const Sequence& sequence, const Budget& budget, int32_t set_aside) const;
   RowRange layers_of(const Sequence& sequence, const Budget& budget) const;

@@ -262,5 +262,100 @@ TEST_F(SchedulerTest, DeterministicReplaysEveryGeneratedRow) {
   EXPECT_EQ(plan_.segments[0].token_begin, 6);
 }
 
+TEST_F(SchedulerTest, AStepIsPlannedBeforeTheTokensBeforeItAreKnown) {
+  make(4, 8, 16);
+  Sequence* const a = add(3, 9, 0);
+  Sequence* const b = add(4, 9, 100);
+  plan();
+  EXPECT_FALSE(scheduler_->can_run_ahead(transfers_)) << "prompts";
+  run();
+  plan();
+  ASSERT_TRUE(scheduler_->can_run_ahead(transfers_));
+  scheduler_->run_ahead();
+  core::StepPlan next;
+  core::TransferPlan next_transfers;
+  scheduler_->plan(&next, &next_transfers);
+  scheduler_->check_integrity();
+  ASSERT_EQ(next.segments.size(), 2u);
+  EXPECT_EQ(next.segments[0].token_begin, 4);
+  EXPECT_TRUE(next.segments[0].sample);
+  EXPECT_EQ(next.segments[0].tokens[4], kUnknownToken);
+  EXPECT_EQ(ledger_->num_sealed(), 1) << "a is full, and may still fail";
+  for (Sequence* s : {a, b}) {
+    scheduler_->commit(s);
+    s->take_token(7);
+  }
+  EXPECT_TRUE(scheduler_->amend(&next, &next_transfers));
+  EXPECT_EQ(ledger_->num_sealed(), 2);
+  EXPECT_EQ(next.segments[0].tokens[4], 7) << "the plan sees what has been drawn since";
+  EXPECT_EQ(next.num_rows, 2);
+  EXPECT_EQ(a->num_tokens(), 5);
+  scheduler_->check_integrity();
+}
+
+TEST_F(SchedulerTest, WhoStopsIsTakenOutOfThePlanBehind) {
+  make(4, 8, 16);
+  Sequence* const a = add(3, 9, 0);
+  Sequence* const b = add(4, 9, 100);
+  plan();
+  run();
+  plan();
+  scheduler_->run_ahead();
+  core::StepPlan next;
+  core::TransferPlan next_transfers;
+  scheduler_->plan(&next, &next_transfers);
+  for (Sequence* s : {a, b}) {
+    scheduler_->commit(s);
+    s->take_token(7);
+  }
+  scheduler_->remove(a);
+  ASSERT_TRUE(scheduler_->amend(&next, &next_transfers));
+  ASSERT_EQ(next.segments.size(), 1u);
+  EXPECT_EQ(next.segments[0].seq, b->id);
+  EXPECT_EQ(scheduler_->planned().front(), b);
+  EXPECT_EQ(next.num_rows, 1);
+  scheduler_->check_integrity();
+  scheduler_->remove(b);
+  EXPECT_FALSE(scheduler_->amend(&next, &next_transfers));
+  EXPECT_EQ(ledger_->pool().num_in_use(), 0);
+}
+
+TEST_F(SchedulerTest, APlanBehindMayPreemptWhoStillRuns) {
+  make(4, 8, 5);
+  Sequence* const a = add(7, 9, 0);
+  Sequence* const b = add(1, 7, 100);
+  while (a->computed < 11) {
+    plan();
+    run();
+  }
+  ASSERT_EQ(plan().size(), 2u);
+  ASSERT_TRUE(scheduler_->can_run_ahead(transfers_));
+  scheduler_->run_ahead();
+  core::StepPlan next;
+  core::TransferPlan next_transfers;
+  scheduler_->plan(&next, &next_transfers);
+  ASSERT_EQ(b->preemptions, 1);
+  for (Sequence* s : {a, b}) {
+    scheduler_->commit(s);
+    s->take_token(7);
+  }
+  ASSERT_TRUE(scheduler_->amend(&next, &next_transfers));
+  EXPECT_EQ(b->tokens.back(), 7) << "it keeps what the step drew";
+  EXPECT_EQ(b->computed, 0);
+  scheduler_->check_integrity();
+}
+
+TEST_F(SchedulerTest, NothingIsPlannedBehindAStepThatEndsASequence) {
+  make(4, 8, 16);
+  add(3, 3, 0);
+  plan();
+  run();
+  plan();
+  EXPECT_TRUE(scheduler_->can_run_ahead(transfers_));
+  run();
+  plan();
+  EXPECT_FALSE(scheduler_->can_run_ahead(transfers_));
+}
+
 }  // namespace
 }  // namespace sched

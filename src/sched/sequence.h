@@ -5,6 +5,8 @@
 //   computed    rows [0, computed) are in its blocks; the newest generated token has no row until
 //               the step that follows. A prompt that runs layer by layer is computed all at once,
 //               by its last layer
+//   ahead       its rows of the step that runs count as computed, and the token that they will draw
+//               as one of its tokens, so that the step behind it can be planned
 //   preempted   computed = 0 and no blocks; the tokens stay, and their rows are computed again on
 //               resumption
 #pragma once
@@ -21,6 +23,9 @@
 #include "sched/prefill_plan.h"
 
 namespace sched {
+
+// Stands in `tokens` for the one that a running step draws.
+inline constexpr core::TokenId kUnknownToken = -1;
 
 // What an admitted sequence has of the device tier, when there is a host tier: core/step.h says
 // what the lists mean. Written by FramePlanner alone.
@@ -63,6 +68,7 @@ struct Sequence {
   std::optional<int32_t> slot;            // while running
   int32_t computed = 0;
   RowRange planned;         // of the step that is planned or running; empty: no rows in it
+  bool ahead = false;       // `computed` counts rows that still run
   int32_t logits_from = 0;  // prompt log-probabilities: the first row whose logits are still wanted
   bool started = false;     // was admitted once
   int32_t cached_tokens = 0;  // found in the prefix cache at the first admission
@@ -72,6 +78,14 @@ struct Sequence {
   bool asked_disk = false;      // since it joined the waiting ones
   int32_t overtaken = 0;  // steps in a row in which a younger one ran and this one did not fit
 
+  // The token that the last step drew.
+  void take_token(core::TokenId token) {
+    if (!tokens.empty() && tokens.back() == kUnknownToken) {
+      tokens.back() = token;
+    } else {
+      tokens.push_back(token);
+    }
+  }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_generated() const { return num_tokens() - prompt_len; }
   bool in_prompt() const { return computed < prompt_len; }

@@ -202,6 +202,8 @@ void add_snapshot(Page& page, const core::EngineSnapshot& s) {
   page.counter("vllm:admission_rejections_total", "Requests refused because the inbox was full.",
                s.requests_refused);
   page.counter("spillway:steps_total", "Passes of the engine.", s.steps);
+  page.counter("spillway:steps_planned_ahead_total",
+               "Steps that were planned while the one before ran.", s.steps_ahead);
   page.counter("spillway:rows_total", "Tokens computed, prompt and decode.", s.rows_run);
   add_loop(page, s.loop);
   MetricFamily& blocks =

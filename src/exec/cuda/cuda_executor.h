@@ -64,6 +64,7 @@ class CudaExecutor final : public Executor, private TileRunner {
   base::Result<void> submit(const core::StepPlan& plan, const core::TransferPlan& transfers,
                             core::StepResult* result) override;
   base::Result<void> finish() override;
+  bool is_asynchronous() const override { return true; }
 
   uint64_t num_disk_records() const override {
     return disk_ ? disk_->tier().store().num_records() : 0;
