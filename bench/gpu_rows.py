@@ -44,6 +44,11 @@ def number(text, pattern):
     return float(found.group(1)) if found else None
 
 
+def number_on_a_line(text, pattern):
+    found = re.search(pattern, text, re.MULTILINE)
+    return float(found.group(1)) if found else None
+
+
 def against(what, must, ours, peer, least, unit="us", unit_peer="cuDNN"):
     """A row of times: peer / ours must reach `least`."""
     if ours is None or peer is None:
@@ -116,6 +121,21 @@ def transfers(machine):
     if not ratios:
         rows.append(row("GEMMs beside a gather", "<= 1.15x at 49 GB/s", "not measured", False))
     return rows
+
+
+def saves(machine):
+    """prompts and decode steps of an 8B shape beside the saves of their K and V"""
+    text = output(machine, "save_bench", "--repeats", 3)
+    prompts, _, steps = text.partition("decode steps")
+    ratio = r"^\| {} \|(?: [\d.]+ \|){{{}}} ([\d.]+) \|"
+    for method, must in (("extents", 1.02), ("staged", 1.02), ("gpu-direct", None), ("memcpy", None)):
+        measured = number_on_a_line(prompts, ratio.format(method, 2))
+        yield row(f"prompt of 32k, saved by {method} / not saved", f"<= {must}" if must else "shown",
+                  f"{measured:.3f}x" if measured else "not measured", measured is not None and measured <= (must or 99))
+    for method in ("extents", "extents, rows of steps", "staged", "gpu-direct", "memcpy"):
+        measured = number_on_a_line(steps, ratio.format(method, 1))
+        yield row(f"decode step of 12 rows, saved by {method} / not saved", "shown", f"{measured:.4f}x" if measured else "not measured",
+                  measured is not None)
 
 
 LONGNEEDLE = TOP / "models/longneedle/longneedle-q8_0.gguf"
@@ -239,14 +259,14 @@ def needles(machine):
 
 
 # Expected on an H200 with 16 cores.
-SECONDS = {"ops": 120, "sanitizer": 180, "needles": 90, "kernels": 90, "transfers": 75}
+SECONDS = {"ops": 120, "sanitizer": 180, "needles": 90, "kernels": 90, "transfers": 75, "saves": 45}
 
 # What each group runs, as a pattern of names; others run spillway alone.
 PROGRAMS = {"ops": r".*_test", "sanitizer": "|".join(SANITIZED),
             "kernels": "prefill_bench|attention_cuda_bench|select_cuda_bench|linear_cuda_bench|row_ops_cuda_bench",
-            "transfers": "transfer_cuda_bench|gather_neighbour_bench"}
+            "transfers": "transfer_cuda_bench|gather_neighbour_bench", "saves": "save_bench"}
 
-GROUPS = {"needles": needles, "kernels": kernels, "transfers": transfers}
+GROUPS = {"needles": needles, "kernels": kernels, "transfers": transfers, "saves": saves}
 
 if __name__ == "__main__":
     sys.exit("rows of tools/gpu_check: run that")
