@@ -18,9 +18,10 @@ constexpr int kSmallLinearThreads = 256;  // that compute
 constexpr int kSmallLinearBarrier = 1;    // named, among them
 
 struct SmallLinearParams {
-  const __nv_bfloat16* x = nullptr;
+  const void* x = nullptr;  // BF16, or codes
   int64_t x_stride = 0;
-  const __nv_bfloat16* weight = nullptr;
+  const void* weight = nullptr;
+  const float *x_scales = nullptr, *weight_scales = nullptr;  // (M) and (N) of codes, else null
   const float* bias = nullptr;
   int32_t m = 0, n = 0, k = 0;
   __nv_bfloat16* y = nullptr;

@@ -54,7 +54,8 @@ class Loader {
     for (int i = 0; i < kWeightBytes / 16 / kThreads; ++i) {
       const int row = tile_ * Shares::kRows + row_ + i * (kThreads / kLineLanes);
       const bool valid = row < p_.n && col < p_.k;
-      const __nv_bfloat16* from = valid ? p_.weight + int64_t{row} * p_.k + col : p_.weight;
+      const auto* weight = static_cast<const __nv_bfloat16*>(p_.weight);
+      const __nv_bfloat16* from = valid ? weight + int64_t{row} * p_.k + col : weight;
       ptx::cp_async_16(to + i * (kThreads / kLineLanes) * 128, from, valid ? 16 : 0);
     }
   }
@@ -66,7 +67,8 @@ class Loader {
       const int row = row_ + i * (kThreads / kLineLanes);
       if (row >= kGroups * 8) break;
       const bool valid = row < p_.m && col < p_.k;
-      const __nv_bfloat16* from = valid ? p_.x + row * p_.x_stride + col : p_.x;
+      const auto* x = static_cast<const __nv_bfloat16*>(p_.x);
+      const __nv_bfloat16* from = valid ? x + row * p_.x_stride + col : x;
       ptx::cp_async_16(to + i * (kThreads / kLineLanes) * 128, from, valid ? 16 : 0);
     }
   }

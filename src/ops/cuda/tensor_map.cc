@@ -28,22 +28,22 @@ EncodeTiled encoder() {
 
 }  // namespace
 
-CUtensorMap tensor_map_bf16(const void* base, int64_t rows, int64_t cols, int64_t row_bytes,
+CUtensorMap tensor_map_rows(const void* base, int64_t rows, int64_t col_bytes, int64_t row_bytes,
                             int box_rows, int box_blocks) {
-  CHECK(cols % 64 == 0, "{} columns", cols);
+  CHECK(col_bytes % 128 == 0, "rows of {} bytes", col_bytes);
   CUtensorMap map{};
-  const cuuint64_t sizes[3] = {64, static_cast<cuuint64_t>(rows),
-                               static_cast<cuuint64_t>(cols / 64)};
+  const cuuint64_t sizes[3] = {128, static_cast<cuuint64_t>(rows),
+                               static_cast<cuuint64_t>(col_bytes / 128)};
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(row_bytes), 128};
-  const cuuint32_t box[3] = {64, static_cast<cuuint32_t>(box_rows),
+  const cuuint32_t box[3] = {128, static_cast<cuuint32_t>(box_rows),
                              static_cast<cuuint32_t>(box_blocks)};
   const cuuint32_t steps[3] = {1, 1, 1};
   const CUresult status =
-      encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(base), sizes, strides,
+      encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<void*>(base), sizes, strides,
                 box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                 CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  CHECK(status == CUDA_SUCCESS, "describing a {} x {} matrix, rows {} bytes apart: error {}", rows,
-        cols, row_bytes, static_cast<int>(status));
+  CHECK(status == CUDA_SUCCESS, "describing {} rows of {} bytes, {} apart: error {}", rows,
+        col_bytes, row_bytes, static_cast<int>(status));
   return map;
 }
 

@@ -7,14 +7,19 @@
 
 namespace ops::cuda {
 
-// A row-major (rows, cols) BF16 matrix, cols a multiple of 64, whose rows are `row_bytes` apart (a
-// multiple of 16; `base` aligned to 16), as a 3D tensor (64 columns, row, block of 64 columns). A
-// box is `box_blocks` blocks of `box_rows` rows of 128 bytes, one block behind the other in shared
-// memory, swizzled by 128 bytes (1,024 bytes apart if box_rows is a multiple of 8). What a box
-// reaches past the matrix arrives as zeros. Pass it to kernels by value as a `const
+// A row-major matrix of `rows` rows of `col_bytes` bytes (a multiple of 128) that are `row_bytes`
+// apart (a multiple of 16; `base` aligned to 16), as a 3D tensor (128 bytes, row, block of 128
+// bytes). A box is `box_blocks` blocks of `box_rows` rows of 128 bytes, one block behind the other
+// in shared memory, swizzled by 128 bytes (1,024 bytes apart if box_rows is a multiple of 8). What
+// a box reaches past the matrix arrives as zeros. Pass it to kernels by value as a `const
 // __grid_constant__ CUtensorMap`. A few hundred nanoseconds; CHECKs what it is given.
-CUtensorMap tensor_map_bf16(const void* base, int64_t rows, int64_t cols, int64_t row_bytes,
+CUtensorMap tensor_map_rows(const void* base, int64_t rows, int64_t col_bytes, int64_t row_bytes,
                             int box_rows, int box_blocks);
+// The same for `cols` BF16 elements a row.
+inline CUtensorMap tensor_map_bf16(const void* base, int64_t rows, int64_t cols, int64_t row_bytes,
+                                   int box_rows, int box_blocks) {
+  return tensor_map_rows(base, rows, cols * 2, row_bytes, box_rows, box_blocks);
+}
 
 // Pages of `page_bytes` (a multiple of 16), each beginning with 2 * `rows` rows of `row_bytes` (64
 // or a multiple of 128) of any type: a (page, half, panel of 128 bytes, row, byte) tensor, copied
