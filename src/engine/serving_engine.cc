@@ -18,6 +18,10 @@ using core::FinishReason;
 constexpr std::chrono::milliseconds kHeartbeat{100};
 constexpr const char* kStepFailed =
     "the model could not be run for this request; it may succeed when sent again";
+constexpr const char* kTooLong =
+    "its prompt and max_tokens together are more than memory could be had for";
+// How soon a loop looks again that waits for blocks.
+constexpr std::chrono::milliseconds kBlocksPoll{5};
 
 // Streaming heads change what every later layer computes, and so every page.
 std::string describe_heads(const core::HeadKinds& heads) {
@@ -29,14 +33,20 @@ std::string describe_heads(const core::HeadKinds& heads) {
 }
 
 kv::LedgerOptions ledger_options(const EngineOptions& options, const ResolvedSizes& sizes,
-                                 const std::string& fingerprint, uint64_t disk_records) {
+                                 const std::string& fingerprint, const exec::Executor& executor) {
+  const exec::Executor::ReadyBlocks ready = executor.ready_blocks();
+  std::optional<int32_t> num_open;
+  if (ready.is_growing || ready.count < sizes.num_blocks) {
+    num_open = std::min(ready.count, sizes.num_blocks);
+  }
   return {.num_blocks = sizes.num_blocks,
+          .num_open = num_open,
           .page_tokens = sizes.page_tokens,
           .prefix_cache = options.prefix_cache,
           .deterministic = options.deterministic,
           .fingerprint = fmt::format("{}|{}|{}|{}", fingerprint, core::info(sizes.kv_type).name,
                                      sizes.page_tokens, describe_heads(options.heads)),
-          .disk_records = disk_records};
+          .disk_records = executor.num_disk_records()};
 }
 
 sched::TierSizes tier_sizes(const EngineOptions& options, const ResolvedSizes& sizes,
@@ -118,7 +128,8 @@ ServingEngine::ServingEngine(const EngineOptions& options, const ResolvedSizes& 
       executor_(executor),
       clock_(std::move(clock)),
       mailbox_(options.inbox_capacity),
-      ledger_(ledger_options(options, sizes, fingerprint, executor.num_disk_records())),
+      context_max_(sizes.context_max),
+      ledger_(ledger_options(options, sizes, fingerprint, executor)),
       scheduler_(scheduler_options(options, sizes, model), &ledger_) {
   CHECK(ledger_.blocks_for(sizes.context_max) <= sizes.num_blocks, "{} blocks cannot hold {}",
         sizes.num_blocks, sizes.context_max);
@@ -161,7 +172,9 @@ void ServingEngine::stop() {
 
 void ServingEngine::loop() {
   while (!mailbox_.stop_requested()) {
-    if (!step()) mailbox_.wait_for_mail(kHeartbeat);
+    if (step()) continue;
+    const bool waits = ledger_.is_growing() && !live_.empty();
+    mailbox_.wait_for_mail(waits ? kBlocksPoll : kHeartbeat);
   }
   end_all();
   mailbox_.retire();
@@ -182,7 +195,9 @@ base::Result<void> ServingEngine::submit(core::Request request,
   if (request.policy.kind == core::AttentionPolicy::Kind::kDense && limits_.budget_max > 0) {
     request.policy = {core::AttentionPolicy::Kind::kSparse, limits_.budget_max};
   }
-  RETURN_IF_ERROR(check_request(request, limits_));
+  RequestLimits limits = limits_;
+  limits.context_max = context_max();
+  RETURN_IF_ERROR(check_request(request, limits));
   events->reserve();
   auto sequence = std::make_unique<LiveSequence>();
   sequence->tokens = std::move(request.prompt);
@@ -244,6 +259,8 @@ bool ServingEngine::step() {
     ++counters_.steps_ahead;
   } else {
     receive();
+    open_blocks();
+    end_too_long();
     end_cancelled();
     plan(&now());
   }
@@ -283,12 +300,43 @@ void ServingEngine::receive() {
     arrival->id = core::SeqId{++sequences_received_};
     arrival->position = live_.size();
     scheduler_.enqueue(arrival.get());
+    has_too_long_ |= is_too_long(*arrival);  // the limit fell behind its check
     live_.push_back(std::move(arrival));
   }
   mail_.arrivals.clear();
   if (mail_.reset_prefix_cache) {
     scheduler_.drop_cached();
     mailbox_.reset_done();
+  }
+}
+
+// Between steps, and none is planned ahead.
+void ServingEngine::open_blocks() {
+  if (!ledger_.is_growing()) return;
+  const exec::Executor::ReadyBlocks ready = executor_.ready_blocks();
+  const int32_t count = std::min(ready.count, sizes_.num_blocks);
+  if (count == ledger_.pool().num_total() && ready.is_growing) return;
+  scheduler_.open_blocks(count, !ready.is_growing);
+  if (ready.is_growing || ledger_.blocks_for(sizes_.context_max) <= count) return;
+  context_max_.store(count * sizes_.page_tokens, std::memory_order_relaxed);
+  LOG_WARN(
+      "requests of more than {} tokens, prompt and output, are refused: of {} blocks {} are there",
+      context_max(), sizes_.num_blocks, count);
+  has_too_long_ = std::ranges::any_of(live_, [&](const auto& s) { return is_too_long(*s); });
+}
+
+bool ServingEngine::is_too_long(const LiveSequence& s) const {
+  return !s.ended && int64_t{s.prompt_len} + s.request.sampling.max_tokens > context_max();
+}
+
+// Those that no longer fit, were they alone. Between steps.
+void ServingEngine::end_too_long() {
+  if (!std::exchange(has_too_long_, false)) return;
+  for (const auto& sequence : live_) {
+    if (!is_too_long(*sequence)) continue;
+    Outcome& outcome = add_outcome(sequence.get());
+    outcome.error = kTooLong;
+    end(outcome, FinishReason::kError);
   }
 }
 
@@ -329,7 +377,8 @@ void ServingEngine::plan(Turn* turn) {
 
 bool ServingEngine::can_plan_ahead() const {
   const Turn& turn = turns_[current_];
-  return plans_ahead_ && turn.ran && !turn.failed && scheduler_.can_run_ahead(turn.transfers);
+  return plans_ahead_ && turn.ran && !turn.failed && !ledger_.is_growing() &&
+         scheduler_.can_run_ahead(turn.transfers);
 }
 
 void ServingEngine::plan_next() {
@@ -409,6 +458,7 @@ void ServingEngine::commit() {
     commit_step();
   }
   if (has_next_) {
+    end_too_long();
     end_cancelled();
     has_next_ = scheduler_.amend(&other().plan, &other().transfers);
   }
@@ -589,7 +639,9 @@ void ServingEngine::push_events(Outcome& outcome) {
   s.events->push({.kind = Event::Kind::kFinished,
                   .reason = *outcome.reason,
                   .stop_token = outcome.stop_token,
-                  .error = outcome.reason == FinishReason::kError ? kStepFailed : "",
+                  .error = outcome.reason != FinishReason::kError ? ""
+                           : outcome.error != nullptr             ? outcome.error
+                                                                  : kStepFailed,
                   .preemptions = s.preemptions,
                   .times = s.times});
 }

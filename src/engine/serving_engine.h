@@ -11,6 +11,7 @@
 // the clock it was given.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -64,7 +65,7 @@ class ServingEngine final : public Engine {
   void drain(int64_t timeout_us) override;
   void reset_prefix_cache() override;
   core::EngineSnapshot snapshot() const override;
-  int32_t context_max() const override { return sizes_.context_max; }
+  int32_t context_max() const override { return context_max_.load(std::memory_order_relaxed); }
 
   // CHECKs every invariant of the bookkeeping. Between steps, without start(). For tests.
   void check_integrity() const;
@@ -80,6 +81,7 @@ class ServingEngine final : public Engine {
     bool is_first = false;  // its first one, or of a sequence that ends without any
     std::optional<core::FinishReason> reason;
     std::optional<core::TokenId> stop_token;
+    const char* error = nullptr;  // for people, of FinishReason::kError
   };
 
   // A step, from its plan to its events.
@@ -100,6 +102,9 @@ class ServingEngine final : public Engine {
   void lap(int64_t* total);
   void receive();
   void end_cancelled();
+  void open_blocks();
+  void end_too_long();
+  bool is_too_long(const LiveSequence& sequence) const;
   void abort(LiveSequence* sequence);
   void plan(Turn* turn);
   void plan_next();
@@ -131,6 +136,7 @@ class ServingEngine final : public Engine {
   exec::Executor& executor_;
   const Clock clock_;
   Mailbox mailbox_;
+  std::atomic<int32_t> context_max_;  // falls once at most: when fewer blocks come than wanted
 
   // The engine thread's own.
   kv::BlockLedger ledger_;
@@ -139,6 +145,7 @@ class ServingEngine final : public Engine {
   Mail mail_;
   Turn turns_[2];
   size_t current_ = 0;
+  bool has_too_long_ = false;  // among live_
   bool has_next_ =
       false;  // the next turn is planned: other() between a turn's submit() and its end
   core::EngineSnapshot counters_;

@@ -29,6 +29,9 @@ class CountingExecutor : public exec::Executor {
       if (s.kind == core::RowKind::kDecode) decode_rows += s.token_end - s.token_begin;
     }
     if (gate != nullptr) gate->wait();
+    for (const core::Segment& s : plan.segments) {
+      for (const core::BlockId block : s.blocks) EXPECT_LT(core::index(block), ready.count);
+    }
     if (lose_block) {
       result->lost = {plan.segments.front().blocks[*lose_block]};
       lose_block.reset();
@@ -46,6 +49,9 @@ class CountingExecutor : public exec::Executor {
     return {};
   }
 
+  ReadyBlocks ready_blocks() const override { return ready; }
+
+  ReadyBlocks ready;
   bool fail = false;
   std::optional<size_t> fail_segment;  // of each run
   std::optional<size_t> lose_block;    // of the next run's first segment: an index into its table
@@ -156,6 +162,57 @@ TEST_P(ServingEngineTest, RefusesWhatTheContractNames) {
   EXPECT_EQ(refusal(r), base::Code::kInvalidArgument);
   r.forced = {1, 2, 3};
   EXPECT_EQ(refusal(r), base::Code::kInvalidArgument);
+}
+
+TEST_P(ServingEngineTest, BlocksThatAreStillToComeAreWaitedFor) {
+  executor_.ready = {.count = 4, .is_growing = true};
+  make();
+  EXPECT_EQ(engine_->snapshot().blocks_total, 4);
+  auto fits = submit(request({100}, 8));
+  auto waits = submit(request(std::vector<TokenId>(16 * 40, 7), 20));
+  run_all();
+  EXPECT_EQ(read(*fits).tokens.size(), 8u);
+  EXPECT_FALSE(read(*waits).finished) << "no block for it, and nothing wrong with it";
+  executor_.ready.count = 100;
+  run_all();
+  EXPECT_EQ(read(*waits).tokens.size(), 20u);
+  EXPECT_EQ(engine_->snapshot().requests_failed, 0);
+  EXPECT_EQ(engine_->context_max(), 4096);
+  executor_.ready = {};
+  engine_->step();
+  EXPECT_EQ(engine_->snapshot().blocks_total, 1024);
+  EXPECT_EQ(engine_->context_max(), 4096);
+}
+
+TEST_P(ServingEngineTest, APoolThatEndsShortFailsOnlyWhatItCannotHold) {
+  executor_.ready = {.count = 4, .is_growing = true};
+  make();
+  auto fits = submit(request({100}, 100));
+  auto runs = submit(request({2000}, 1000));
+  auto waits = submit(request(std::vector<TokenId>(400, 7), 1));
+  run_steps(5);
+  executor_.ready = {.count = 16, .is_growing = false};
+  run_all();
+  Answer answer = read(*fits);
+  EXPECT_EQ(answer.tokens.size(), 100u);
+  EXPECT_EQ(answer.finished->reason, FinishReason::kLength);
+  for (const auto& events : {runs, waits}) {
+    answer = read(*events);
+    ASSERT_TRUE(answer.finished);
+    EXPECT_EQ(answer.finished->reason, FinishReason::kError);
+    EXPECT_NE(answer.finished->error.find("more than memory"), std::string::npos);
+  }
+  EXPECT_EQ(engine_->context_max(), 256);
+  EXPECT_EQ(engine_->snapshot().blocks_total, 16);
+  EXPECT_EQ(refusal(request({1}, 256)), base::Code::kTooLarge);
+  // What fits goes on, as often as it likes, several at a time and over and over.
+  for (int i = 0; i < 4; ++i) {
+    std::vector<std::shared_ptr<EventStream>> all;
+    for (int j = 0; j < 4; ++j) all.push_back(submit(request({1000 * j + 100}, 255)));
+    run_all();
+    for (const auto& events : all) EXPECT_EQ(read(*events).tokens.size(), 255u);
+  }
+  EXPECT_EQ(engine_->snapshot().requests_failed, 2);
 }
 
 TEST_P(ServingEngineTest, GivenOutputIsComputedAsDecodeRowsAndGoesOnFromThere) {

@@ -5,7 +5,9 @@
 // simulators of tests/sim. Thread: the engine's.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <limits>
 
 #include "base/result.h"
 #include "core/step.h"
@@ -15,6 +17,15 @@ namespace exec {
 class Executor {
  public:
   virtual ~Executor() = default;
+
+  // Blocks [0, count) can be used by plans. Homes of a host tier may be made ready while steps run
+  // already: then the count rises, until nothing `is_growing` any more, perhaps short of what was
+  // wanted.
+  struct ReadyBlocks {
+    int32_t count = std::numeric_limits<int32_t>::max();
+    bool is_growing = false;
+  };
+  virtual ReadyBlocks ready_blocks() const { return {}; }
 
   // The disk tier: its records (0: there is none), and what a former process left there, least
   // recently used first, to be called once before the first step.

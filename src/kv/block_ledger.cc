@@ -15,16 +15,23 @@ PrefixMatch PrefixMatch::whole_blocks(int32_t page_tokens) const {
 
 BlockLedger::BlockLedger(const LedgerOptions& options)
     : options_(options),
-      pool_(options.num_blocks),
+      pool_(options.num_blocks, options.num_open.value_or(options.num_blocks)),
       index_({.num_blocks = options.num_blocks,
               .page_tokens = options.page_tokens,
               .fingerprint = options.fingerprint,
-              .key_mask = options.key_mask}) {
+              .key_mask = options.key_mask}),
+      is_growing_(options.num_open.has_value()) {
   found_.reserve(static_cast<size_t>(options.num_blocks));
   if (options.disk_records > 0 && options.prefix_cache) {
     disk_.emplace(DiskCatalogOptions{options.disk_records, options.page_tokens});
     found_on_disk_.reserve(found_.capacity());
   }
+}
+
+void BlockLedger::open(int32_t num_blocks, bool is_last) {
+  CHECK(is_growing_, "{} blocks behind the last", num_blocks);
+  pool_.open(num_blocks);
+  is_growing_ = !is_last;
 }
 
 int32_t BlockLedger::blocks_for(int64_t tokens) const {

@@ -39,13 +39,14 @@ namespace kv {
 
 struct LedgerOptions {
   int32_t num_blocks = 0;
-  int32_t page_tokens = 0;     // P
-  bool prefix_cache = true;    // false: nothing is ever indexed
-  bool deterministic = false;  // index only blocks made purely by prompt rows, whose bits any
-                               // prompt would make again
-  std::string fingerprint;     // PrefixIndexOptions
-  uint64_t key_mask = ~0ull;   // PrefixIndexOptions
-  uint64_t disk_records = 0;   // of the disk tier; 0: there is none
+  std::optional<int32_t> num_open;  // of these that are there so far: open()
+  int32_t page_tokens = 0;          // P
+  bool prefix_cache = true;         // false: nothing is ever indexed
+  bool deterministic = false;       // index only blocks made purely by prompt rows, whose bits any
+                                    // prompt would make again
+  std::string fingerprint;          // PrefixIndexOptions
+  uint64_t key_mask = ~0ull;        // PrefixIndexOptions
+  uint64_t disk_records = 0;        // of the disk tier; 0: there is none
 };
 
 // What one admitted sequence holds. Filled and emptied by BlockLedger alone.
@@ -89,6 +90,11 @@ class BlockLedger {
   int32_t page_tokens() const { return options_.page_tokens; }
   // Blocks that hold `tokens` tokens.
   int32_t blocks_for(int64_t tokens) const;
+  // Blocks [0, num_blocks) are there from now on. `is_last`: no more will be, whatever was wanted.
+  // REQUIRES: is_growing(); no fewer than before, and no more than were wanted.
+  void open(int32_t num_blocks, bool is_last);
+  // More blocks will be there without anybody giving one back.
+  bool is_growing() const { return is_growing_; }
   // Blocks that can be had now: free ones and cached ones.
   int32_t num_available() const { return pool_.num_free() + pool_.num_cached(); }
 
@@ -176,6 +182,7 @@ class BlockLedger {
   std::vector<core::DiskMove> spills_;   // of blocks taken since take_spills(); pinned
   std::vector<uint64_t> spilling_;       // taken, not ended; pinned
   int64_t num_sealed_ = 0;
+  bool is_growing_ = false;
 };
 
 }  // namespace kv

@@ -4,17 +4,26 @@
 
 namespace kv {
 
-BlockPool::BlockPool(int32_t num_blocks) {
+BlockPool::BlockPool(int32_t num_blocks, int32_t num_open) {
   CHECK(num_blocks > 0, "num_blocks {}", num_blocks);
   blocks_.resize(static_cast<size_t>(num_blocks));
   free_.reserve(blocks_.size());
-  for (int32_t i = num_blocks; i-- > 0;) free_.push_back(BlockId{i});
+  open(num_open);
+}
+
+void BlockPool::open(int32_t num_open) {
+  CHECK(num_open >= num_open_ && num_open <= num_max(), "{} blocks of {}, {} before", num_open,
+        num_max(), num_open_);
+  const auto num_new = static_cast<size_t>(num_open - num_open_);
+  free_.insert(free_.begin(), num_new, BlockId{});
+  for (size_t i = 0; i < num_new; ++i) free_[i] = BlockId{num_open - 1 - static_cast<int32_t>(i)};
+  num_open_ = num_open;
 }
 
 size_t BlockPool::checked(BlockId id) const {
-  const auto i = static_cast<size_t>(core::index(id));
-  CHECK(i < blocks_.size(), "block {} of {}", core::index(id), blocks_.size());
-  return i;
+  const int32_t i = core::index(id);
+  CHECK(i >= 0 && i < num_open_, "block {} of {}", i, num_open_);
+  return static_cast<size_t>(i);
 }
 
 std::optional<BlockId> BlockPool::try_take() {
@@ -72,7 +81,7 @@ void BlockPool::check_integrity() const {
   }
   int32_t in_use = 0;
   int32_t cached = 0;
-  for (size_t i = 0; i < blocks_.size(); ++i) {
+  for (size_t i = 0; i < static_cast<size_t>(num_open_); ++i) {
     const Block& block = blocks_[i];
     CHECK(block.references >= 0, "block {}: {} references", i, block.references);
     if (block.references > 0) {

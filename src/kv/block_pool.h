@@ -6,9 +6,10 @@
 //   in use  at least one sequence holds it                    references > 0, retained or not
 //   cached  only the prefix index keeps it (kv/prefix_index)  references 0, retained
 //
-// free + in use + cached = total, always. The bytes live elsewhere (store/); here are numbers only.
-// Pure: no clock, thread or device. All memory is taken in the constructor; every operation is O(1)
-// and allocates nothing.
+// free + in use + cached = total, always. Blocks whose bytes are not there yet are in none of them:
+// open(). The bytes live elsewhere (store/); here are numbers only. Pure: no clock, thread or
+// device. All memory is taken in the constructor; every operation but open() is O(1), and none
+// allocates.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,13 @@ using core::BlockId;
 class BlockPool {
  public:
   // All blocks are free; take() hands out the lowest ids first. REQUIRES: num_blocks > 0.
-  explicit BlockPool(int32_t num_blocks);
+  explicit BlockPool(int32_t num_blocks) : BlockPool(num_blocks, num_blocks) {}
+  // Only blocks [0, num_open) are there so far. REQUIRES: 0 <= num_open <= num_blocks.
+  BlockPool(int32_t num_blocks, int32_t num_open);
+
+  // Blocks [0, num_open) are there: the new ones are free, and handed out after all others.
+  // REQUIRES: num_total() <= num_open <= num_blocks.
+  void open(int32_t num_open);
 
   // A free block, now with one reference; nothing when none is free (the caller may then evict a
   // cached one).
@@ -48,7 +55,8 @@ class BlockPool {
   // Rises whenever the block becomes free: equal generations, equal content (of a sealed block).
   uint32_t generation(BlockId id) const { return blocks_[checked(id)].generation; }
 
-  int32_t num_total() const { return static_cast<int32_t>(blocks_.size()); }
+  int32_t num_max() const { return static_cast<int32_t>(blocks_.size()); }
+  int32_t num_total() const { return num_open_; }
   int32_t num_free() const { return static_cast<int32_t>(free_.size()); }
   int32_t num_in_use() const { return num_in_use_; }
   int32_t num_cached() const { return num_total() - num_free() - num_in_use_; }
@@ -68,7 +76,7 @@ class BlockPool {
 
   std::vector<Block> blocks_;
   std::vector<BlockId> free_;  // a stack: the block freed last is warmest
-  int32_t num_in_use_ = 0;
+  int32_t num_open_ = 0, num_in_use_ = 0;
 };
 
 }  // namespace kv

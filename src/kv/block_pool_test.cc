@@ -36,6 +36,23 @@ TEST(BlockPool, ARetainedBlockIsCachedUntilDropped) {
   EXPECT_EQ(pool.generation(id), 1u);
 }
 
+TEST(BlockPool, HandsOutWhatIsThereAndNewBlocksLast) {
+  BlockPool pool(6, 2);
+  EXPECT_EQ(pool.num_max(), 6);
+  EXPECT_EQ(pool.num_total(), 2);
+  EXPECT_EQ(pool.try_take(), BlockId{0});
+  EXPECT_EQ(pool.try_take(), BlockId{1});
+  EXPECT_EQ(pool.try_take(), std::nullopt);
+  EXPECT_TRUE(pool.unref(BlockId{0}));
+  pool.open(5);
+  pool.check_integrity();
+  EXPECT_EQ(pool.num_free(), 4);
+  for (const int32_t id : {0, 2, 3, 4}) EXPECT_EQ(pool.try_take(), BlockId{id});
+  EXPECT_EQ(pool.try_take(), std::nullopt);
+  pool.open(5);
+  pool.check_integrity();
+}
+
 TEST(BlockPoolDeathTest, MisuseStopsTheProcess) {
   BlockPool pool(2);
   const BlockId id = pool.try_take().value();
@@ -46,6 +63,9 @@ TEST(BlockPoolDeathTest, MisuseStopsTheProcess) {
   EXPECT_DEATH(pool.drop(id), "is not retained");
   EXPECT_DEATH(pool.ref(BlockId{2}), "block 2 of 2");
   EXPECT_DEATH(BlockPool(0), "num_blocks 0");
+  EXPECT_DEATH(BlockPool(3, 2).open(1), "1 blocks of 3, 2 before");
+  EXPECT_DEATH(BlockPool(3, 2).open(4), "4 blocks of 3, 2 before");
+  EXPECT_DEATH(BlockPool(3, 2).ref(BlockId{2}), "block 2 of 2");
 }
 
 struct ModelBlock {

@@ -22,7 +22,7 @@ FramePlanner::FramePlanner(const TierSizes& sizes, int32_t max_num_seqs,
                            const kv::BlockLedger* blocks)
     : sizes_(sizes),
       blocks_(blocks),
-      frames_(sizes.num_frames, sizes.tiered() ? blocks->pool().num_total() : 0) {
+      frames_(sizes.num_frames, sizes.tiered() ? blocks->pool().num_max() : 0) {
   if (!tiered()) return;
   for (int32_t i = sizes.activation_pages; i-- > 0;) activations_free_.push_back(i);
   pins_.assign(static_cast<size_t>(sizes.num_frames), 0);

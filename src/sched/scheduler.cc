@@ -95,6 +95,7 @@ void Scheduler::continue_running(Budget* budget) {
     }
     s.planned = grow_for_rows(s, wanted);
     while (s.planned.empty()) {
+      if (ledger_->is_growing()) break;
       // Victims have no rows yet: they come later in this loop.
       const bool itself = running_.back() == &s;
       // Alone, and blocks are being read into: they can be had when their reads have ended.
@@ -104,6 +105,10 @@ void Scheduler::continue_running(Budget* budget) {
       preempt_youngest();
       if (itself) return;
       s.planned = grow_for_rows(s, wanted);
+    }
+    if (s.planned.empty()) {  // blocks for it will come
+      budget->rows += set_aside;
+      continue;
     }
     if (starts) youngest_started_ = s.id;
     spend(s, budget, set_aside);
@@ -273,7 +278,7 @@ Scheduler::Refused Scheduler::try_admit(Sequence& s, const Budget& budget,
   kv::PrefixMatch match = cache ? find_prefix(s) : kv::PrefixMatch{};
   if (cache && fetch_from_disk(s, match, transfers)) return Refused::kDisk;
   const int64_t missing = blocks_missing(s, match);
-  if (missing > 0 && (!alone || !fetches_.empty())) {
+  if (missing > 0 && (!alone || !fetches_.empty() || ledger_->is_growing())) {
     // Sources of this step's copies will be available after it.
     const int64_t sealed = ledger_->num_sealed() + missing - std::ssize(transfers->copies);
     s.refusal = Refusal{departures_, sealed, kNever, kNever};
@@ -445,6 +450,11 @@ void Scheduler::commit(Sequence* s, int32_t working_set_frames) {
   if (!s->in_prompt()) frames_.end_prompt(*s);
 }
 
+void Scheduler::open_blocks(int32_t num_blocks, bool is_last) {
+  ledger_->open(num_blocks, is_last);
+  ++departures_;  // there are blocks to be had
+}
+
 void Scheduler::commit_disk(const core::StepResult& result) {
   ledger_->end_spills(result.unwritten);
   if (result.fetched.empty()) return;
@@ -475,8 +485,11 @@ void Scheduler::take_out(Sequence* s, bool keep_rows) {
 void Scheduler::step_failed(const core::TransferPlan& transfers, core::TransferPlan* next) {
   frames_.spoil_loads(transfers);
   if (next == nullptr) return frames_.repeat_cuts(transfers);
-  for (const core::FrameCut& cut : transfers.cuts) {
-    if (cut.keep == 0) next->cuts.insert(next->cuts.begin(), cut);
+  // Its rows may stand in the next plan for others already; whoever was to keep some is ended.
+  for (core::FrameCut cut : transfers.cuts) {
+    cut.keep = 0;
+    cut.drop_shared = true;
+    next->cuts.insert(next->cuts.begin(), cut);
   }
 }
 

@@ -19,13 +19,17 @@
 // sequences wait for each other. A prompt that does not fit as resident runs layer by layer
 // (sched/prefill_plan.h), max_inject_tokens x layers a step.
 //
+// While the pool grows (BlockLedger::is_growing) nobody is preempted for want of blocks, and nobody
+// is admitted who lacks some: they wait for those to come.
+//
 // Disk tier. A waiting sequence whose prefix goes on on disk waits until it has been read
 // (sched/disk_fetches.h), overtaken within the same bound.
 //
 // Order. The running ones and the waiting ones are each in order of arrival. Victims are taken from
 // the young end and the oldest is never put back, so nobody starves. Without a host tier nobody is
 // overtaken, and every running sequence is older than every waiting one. A sequence that is alone
-// is admitted unconditionally; it fits because the pools hold context_max.
+// is admitted unconditionally; it fits because the pools hold context_max, or, should one have
+// ended short, because the engine has ended who does not.
 //
 // Planning ahead. While a step of decode rows runs, the one behind it can be planned as if nobody
 // stopped (run_ahead). What the results then change is taken back from that plan (amend): who has
@@ -102,6 +106,9 @@ class Scheduler {
   // blocks.
   // working_set_frames: SegmentResult's.
   void commit(Sequence* sequence, int32_t working_set_frames = 0);
+
+  // Between steps: BlockLedger::open().
+  void open_blocks(int32_t num_blocks, bool is_last);
 
   // What the disk did, also in a step that failed: reads that have ended, records not written.
   void commit_disk(const core::StepResult& result);

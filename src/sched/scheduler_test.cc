@@ -16,9 +16,11 @@ using core::Segment;
 class SchedulerTest : public ::testing::Test {
  protected:
   void make(int32_t max_num_seqs, int32_t rows, int32_t num_blocks, bool deterministic = false,
-            bool copies_heads = true) {
-    ledger_ = std::make_unique<kv::BlockLedger>(kv::LedgerOptions{
-        .num_blocks = num_blocks, .page_tokens = 4, .deterministic = deterministic});
+            bool copies_heads = true, std::optional<int32_t> num_open = std::nullopt) {
+    ledger_ = std::make_unique<kv::BlockLedger>(kv::LedgerOptions{.num_blocks = num_blocks,
+                                                                  .num_open = num_open,
+                                                                  .page_tokens = 4,
+                                                                  .deterministic = deterministic});
     scheduler_ = std::make_unique<Scheduler>(SchedulerOptions{.max_num_seqs = max_num_seqs,
                                                               .max_num_batched_tokens = rows,
                                                               .num_layers = 3,
@@ -110,6 +112,47 @@ TEST_F(SchedulerTest, NoMoreThanMaxNumSeqsRun) {
   scheduler_->remove(sequences_[0].get());
   EXPECT_EQ(plan().size(), 2u);
   EXPECT_TRUE(scheduler_->waiting().empty());
+}
+
+TEST_F(SchedulerTest, WhileThePoolGrowsAllWaitForBlocksToCome) {
+  make(4, 8, 16, false, true, 4);
+  Sequence* older = add(4, 12, 0);
+  Sequence* younger = add(4, 12, 100);
+  Sequence* waiting = add(8, 4, 200);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(plan().size(), 2u);
+    run();
+  }
+  EXPECT_TRUE(plan().empty()) << "both need a third block";
+  EXPECT_TRUE(plan().empty());
+  scheduler_->open_blocks(5, false);
+  EXPECT_EQ(plan().at(0).seq, older->id);
+  EXPECT_EQ(plan_.segments.size(), 1u);
+  run();
+  scheduler_->open_blocks(10, false);
+  EXPECT_EQ(plan().size(), 2u) << "growth of the running ones is set aside";
+  run();
+  scheduler_->open_blocks(16, true);
+  EXPECT_EQ(plan().size(), 3u);
+  run();
+  EXPECT_EQ(older->preemptions + younger->preemptions + waiting->preemptions, 0);
+}
+
+TEST_F(SchedulerTest, APoolThatEndsShortIsSharedLikeASmallOne) {
+  make(4, 8, 16, false, true, 2);
+  Sequence* older = add(4, 8, 0);
+  Sequence* younger = add(4, 8, 100);
+  EXPECT_EQ(plan().size(), 1u);
+  run();
+  scheduler_->open_blocks(5, true);
+  while (younger->preemptions == 0) {
+    ASSERT_FALSE(plan().empty());
+    run();
+  }
+  EXPECT_EQ(older->preemptions, 0);
+  scheduler_->remove(older);
+  EXPECT_EQ(plan().size(), 1u);
+  run();
 }
 
 TEST_F(SchedulerTest, WhenBlocksRunOutTheYoungestIsPreemptedAndResumedByKind) {

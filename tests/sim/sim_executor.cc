@@ -65,7 +65,8 @@ const SimExecutor::Row& SimExecutor::row(std::span<const core::BlockId> blocks,
   return rows_[static_cast<size_t>(block) * options_.page_tokens + position % options_.page_tokens];
 }
 
-void check_plan_shape(const core::StepPlan& plan, const ExecutorOptions& options) {
+void check_plan_shape(const core::StepPlan& plan, const ExecutorOptions& options,
+                      int32_t blocks_ready) {
   int32_t num_rows = 0, rows_together = 0;
   bool prompts_began = false;
   std::set<core::SeqId> seqs;
@@ -83,6 +84,9 @@ void check_plan_shape(const core::StepPlan& plan, const ExecutorOptions& options
     CHECK((s.kind == RowKind::kPrompt) == (s.token_end <= s.prompt_len) &&
               (s.kind == RowKind::kDecode) == (s.token_begin >= s.prompt_len),
           "rows of two kinds in one segment");
+    for (const core::BlockId block : s.blocks) {
+      CHECK(core::index(block) < blocks_ready, "block {} is not there yet", core::index(block));
+    }
     prompts_began |= s.kind == RowKind::kPrompt;
   }
   CHECK(num_rows == plan.num_rows && rows_together <= options.max_num_batched_tokens, "{} rows",
@@ -90,7 +94,7 @@ void check_plan_shape(const core::StepPlan& plan, const ExecutorOptions& options
 }
 
 void SimExecutor::check_plan(const core::StepPlan& plan, const core::TransferPlan& transfers) {
-  check_plan_shape(plan, options_);
+  check_plan_shape(plan, options_, ready_.count);
   std::set<const Row*> written;
   for (const core::Segment& s : plan.segments) {
     for (int32_t p = s.token_begin; p < s.token_end; ++p) {

@@ -41,6 +41,13 @@ class StormExecutor : public exec::Executor {
   virtual bool is_prompt_made(core::BlockId block) const = 0;
   virtual int64_t rows_copied() const { return 0; }
   virtual int64_t decode_replays() const = 0;  // segments with several kDecode rows
+
+  ReadyBlocks ready_blocks() const override { return ready_; }
+  // What plans may use from now on: CHECKed.
+  void set_ready(ReadyBlocks ready) { ready_ = ready; }
+
+ protected:
+  ReadyBlocks ready_;
 };
 
 class SimExecutor : public StormExecutor {
@@ -76,8 +83,9 @@ class SimExecutor : public StormExecutor {
   int64_t decode_replays_ = 0;
 };
 
-// CHECKs what every plan must be, whatever the tiers.
-void check_plan_shape(const core::StepPlan& plan, const ExecutorOptions& options);
+// CHECKs what every plan must be, whatever the tiers; its blocks are below `blocks_ready`.
+void check_plan_shape(const core::StepPlan& plan, const ExecutorOptions& options,
+                      int32_t blocks_ready);
 
 uint64_t mix(uint64_t a, uint64_t b);
 // The chain value of a row, from the one before it (of position 0: first_chain).

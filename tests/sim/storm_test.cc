@@ -48,7 +48,7 @@ void print_seed(int) {
 struct Coverage {
   int64_t preemptions = 0, hits = 0, rows_copied = 0, decode_replays = 0, aborted = 0, failed = 0;
   int64_t stopped = 0, length = 0, refused = 0, tagged = 0, prompt_logprobs = 0, steps = 0;
-  int64_t put_back = 0, transfers_failed = 0, shared = 0, ahead = 0;
+  int64_t put_back = 0, transfers_failed = 0, shared = 0, ahead = 0, ended_short = 0;
   core::KvCounters kv;
 };
 
@@ -61,7 +61,8 @@ struct Setup {
   uint64_t disk_records = 0;
   double disk_failures = 0;
   int prompt_max = 0;
-  bool beside = false;  // steps run beside the engine, which plans ahead
+  int blocks_begin = 0, blocks_end = 0;  // that are there at first, and when no more come
+  bool beside = false;                   // steps run beside the engine, which plans ahead
   bool tiered() const { return sizes.num_frames > 0; }
 };
 
@@ -128,6 +129,11 @@ Setup draw_setup(Dice& dice) {
   s.failures = dice.chance(0.5) ? 0 : 0.02;
   s.resets = 0.02;
   s.beside = dice.chance(0.5);
+  s.blocks_begin = s.blocks_end = s.sizes.num_blocks;
+  if (dice.chance(0.3)) {
+    s.blocks_end = dice.chance(0.5) ? s.sizes.num_blocks : dice.range(1, s.sizes.num_blocks);
+    s.blocks_begin = dice.range(1, s.blocks_end);
+  }
   return s;
 }
 
@@ -137,6 +143,7 @@ Setup undisturbed(Setup s, bool beside) {
   s.arrivals = std::min(s.arrivals, 0.4);
   s.cancels = s.failures = s.resets = s.transfer_failures = s.disk_failures = 0;
   s.beside = beside;
+  s.blocks_begin = s.blocks_end = s.sizes.num_blocks;
   return s;
 }
 
@@ -147,19 +154,24 @@ std::unique_ptr<StormExecutor> make_executor(const Setup& s, uint64_t seed) {
                              .max_num_batched_tokens = s.sizes.max_num_batched_tokens,
                              .vocab_size = kVocab,
                              .kinds_count = s.options.deterministic};
-  if (!s.tiered()) return std::make_unique<SimExecutor>(base);
-  return std::make_unique<TieredExecutor>(
-      TieredOptions{.base = base,
-                    .num_frames = s.sizes.num_frames,
-                    .num_layers = s.model.num_layers,
-                    .layer_columns = s.model.num_kv_heads,
-                    .activation_pages = s.sizes.activation_pages,
-                    .working_set_window = s.options.tiers.working_set_window,
-                    .seed = seed,
-                    .load_failures = s.transfer_failures,
-                    .save_failures = s.transfer_failures,
-                    .disk_records = s.disk_records,
-                    .disk_failures = s.disk_failures});
+  std::unique_ptr<StormExecutor> made;
+  if (!s.tiered())
+    made = std::make_unique<SimExecutor>(base);
+  else
+    made = std::make_unique<TieredExecutor>(
+        TieredOptions{.base = base,
+                      .num_frames = s.sizes.num_frames,
+                      .num_layers = s.model.num_layers,
+                      .layer_columns = s.model.num_kv_heads,
+                      .activation_pages = s.sizes.activation_pages,
+                      .working_set_window = s.options.tiers.working_set_window,
+                      .seed = seed,
+                      .load_failures = s.transfer_failures,
+                      .save_failures = s.transfer_failures,
+                      .disk_records = s.disk_records,
+                      .disk_failures = s.disk_failures});
+  made->set_ready({s.blocks_begin, s.blocks_begin < s.blocks_end});
+  return made;
 }
 
 class Storm {
@@ -203,6 +215,7 @@ class Storm {
     coverage->transfers_failed += s.transfers_failed;
     coverage->shared += shared_;
     coverage->ahead += s.steps_ahead;
+    coverage->ended_short += short_;
     coverage->kv.add(s.kv);
   }
 
@@ -268,7 +281,7 @@ class Storm {
     const int64_t waiting = before.requests_waiting + (setup_.beside ? before.requests_running : 0);
     const auto submitted = engine_->submit(client.request, client.events);
     trace("submit {} {} {}\n", core::number(client.request.id), total, submitted.ok());
-    if (total > setup_.sizes.context_max) {
+    if (total > engine_->context_max()) {
       ASSERT_FALSE(submitted.ok());
       ASSERT_EQ(submitted.error().code, base::Code::kTooLarge);
       return;
@@ -300,6 +313,7 @@ class Storm {
     now_us_ += dice_.range(1, 1000);
     const int64_t steps = engine_->snapshot().steps;
     const bool fetching = engine_->scheduler().is_fetching();
+    grow_blocks();
     const bool ran = engine_->step();
     ASSERT_EQ(engine_->snapshot().steps, steps + ran);
     engine_->check_integrity();
@@ -322,6 +336,14 @@ class Storm {
           engine_->ledger().pool().num_cached(), engine_->scheduler().frames().num_free());
   }
 
+  // Some of the blocks that are still to come.
+  void grow_blocks() {
+    const exec::Executor::ReadyBlocks ready = executor_->ready_blocks();
+    if (!ready.is_growing || !dice_.chance(0.1)) return;
+    const int count = ready.count + dice_.range(0, setup_.blocks_end - ready.count);
+    executor_->set_ready({count, count < setup_.blocks_end});
+  }
+
   // A block without the tag holds what any prompt would have made.
   void check_tags() {
     const kv::PrefixIndex& index = engine_->ledger().index();
@@ -339,7 +361,8 @@ class Storm {
     const auto& scheduler = engine_->scheduler();
     const bool idle = scheduler.running().empty() && scheduler.waiting().empty();
     if (idle) return;
-    ASSERT_TRUE(ran);
+    const bool growing = executor_->ready_blocks().is_growing;
+    ASSERT_TRUE(ran || growing);
     if (scheduler.running().empty()) return;
     const sched::Sequence* oldest = scheduler.running().front();
     const auto known = progress_.find(core::number(oldest->id));
@@ -348,7 +371,7 @@ class Storm {
                          layers ? layers->token : 0};
     if (known != progress_.end()) {
       const bool stands = now == known->second;
-      ASSERT_TRUE(now > known->second || (fetching && stands) ||
+      ASSERT_TRUE(now > known->second || ((fetching || growing) && stands) ||
                   (setup_.beside && stands && !stood_))
           << "the oldest stands still";
       stood_ = stands;
@@ -416,7 +439,9 @@ class Storm {
     }
     if (event.reason == FinishReason::kError) {
       EXPECT_FALSE(event.error.empty());
-      EXPECT_GT(setup_.failures + setup_.transfer_failures, 0);
+      const int64_t total = std::ssize(c.request.prompt) + sampling.max_tokens;
+      EXPECT_TRUE(setup_.failures + setup_.transfer_failures > 0 || total > engine_->context_max());
+      short_ += total > engine_->context_max();
       return;
     }
     // Where the stop rules end the oracle's tokens.
@@ -493,6 +518,7 @@ class Storm {
   int64_t tagged_ = 0;
   int64_t prompt_logprobs_ = 0;
   int64_t shared_ = 0;  // pages in shared rows, over all steps
+  int64_t short_ = 0;   // requests that what came of the blocks does not hold
   bool draining_ = false;
   bool stood_ = false;  // the oldest, in the last step
   std::string trace_;
@@ -539,6 +565,7 @@ TEST_F(StormTest, NothingIsWrongOrLeftUnderAnySeed) {
            {"failed transfers", coverage.transfers_failed},
            {"pages in shared rows", coverage.shared},
            {"planned ahead", coverage.ahead},
+           {"blocks ended short", coverage.ended_short},
            {"pages missed", coverage.kv.pages_missed},
            {"pages evicted", coverage.kv.pages_evicted},
            {"pages in scratch", coverage.kv.pages_scratch},

@@ -58,7 +58,7 @@ bool TieredExecutor::chance(double p) {
 base::Result<void> TieredExecutor::run(const core::StepPlan& plan,
                                        const core::TransferPlan& transfers,
                                        core::StepResult* result) {
-  check_plan_shape(plan, options_.base);
+  check_plan_shape(plan, options_.base, ready_.count);
   check_plan(plan);
   CHECK(transfers.copies.empty());
   step_ = plan.step;
