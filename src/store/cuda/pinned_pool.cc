@@ -36,6 +36,10 @@ int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 // MPOL_PREFERRED: better far memory than none. Where the kernel forbids it, memory comes from
 // wherever the populating threads run.
 void prefer_node(std::byte* begin, int64_t bytes, int node) {
@@ -78,6 +82,11 @@ class Pool : public PinnedPool {
   }
   int64_t num_homes_ready() const override { return ready_.load(std::memory_order_acquire); }
   bool is_grown() const override { return grown_.load(std::memory_order_acquire); }
+  int64_t wait_until_ready(int64_t homes) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return num_homes_ready() >= homes || is_grown(); });
+    return num_homes_ready();
+  }
   int64_t wait_until_grown() override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return is_grown(); });
@@ -97,6 +106,7 @@ class Pool : public PinnedPool {
   void populate_piece(const Piece& piece) const;
   base::Result<void> pin(const Piece& piece);
   void publish(int64_t end_home);
+  void report(int64_t before) const;
   void grow();
   void stop_growing(const std::string& why);
 
@@ -110,6 +120,7 @@ class Pool : public PinnedPool {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::thread grower_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 
 void PinnedReserve::release() {
@@ -224,7 +235,7 @@ base::Result<void> Pool::pin(const Piece& piece) {
       return base::error(base::Code::kTooLarge, "{} of host memory cannot be pinned ({}){}",
                          base::format_bytes(piece.bytes), cudaGetErrorString(status),
                          memory_.pieces_.empty()
-                             ? ": lower --host-memory, or raise the limit of locked "
+                             ? ": lower --host-memory below that, or raise the limit of locked "
                                "memory (ulimit -l)"
                              : "");
     }
@@ -235,8 +246,19 @@ base::Result<void> Pool::pin(const Piece& piece) {
 }
 
 void Pool::publish(int64_t end_home) {
-  std::lock_guard lock(mutex_);
-  ready_.store(end_home, std::memory_order_release);
+  {
+    std::lock_guard lock(mutex_);
+    ready_.store(end_home, std::memory_order_release);
+  }
+  changed_.notify_all();
+}
+
+// One line for each quarter of the pool but the last.
+void Pool::report(int64_t before) const {
+  const int64_t ready = num_homes_ready(), wanted = options_.num_homes;
+  if (4 * ready / wanted == 4 * before / wanted || ready == wanted) return;
+  LOG_INFO("the host tier has {} of {}", base::format_bytes(ready * options_.home_bytes),
+           base::format_bytes(wanted * options_.home_bytes));
 }
 
 // Populates piece i while piece i - 1 is pinned: each takes about as long as the other.
@@ -262,7 +284,9 @@ void Pool::grow() {
     if (populated.bytes > 0 && !stops_.load(std::memory_order_relaxed)) {
       const auto pinned = pin(populated);
       if (pinned.ok()) {
+        const int64_t before = num_homes_ready();
         publish(populated.end_home);
+        report(before);
       } else {
         why = pinned.error().message;
       }
@@ -281,8 +305,13 @@ void Pool::stop_growing(const std::string& why) {
     const int64_t begin = round_up(ready * options_.home_bytes, kSmallPageBytes);
     ::madvise(memory_.base_ + begin,
               static_cast<size_t>(options_.num_homes * options_.home_bytes - begin), MADV_DONTNEED);
-    LOG_WARN("the host tier ends at {} of {}: {}", base::format_bytes(ready * options_.home_bytes),
-             base::format_bytes(options_.num_homes * options_.home_bytes), why);
+    LOG_WARN("the host tier ends at {} of {}, since {}: lower --host-memory to {}MiB",
+             base::format_bytes(ready * options_.home_bytes),
+             base::format_bytes(options_.num_homes * options_.home_bytes), why,
+             (ready * options_.home_bytes) >> 20);
+  } else if (ready == options_.num_homes) {
+    LOG_INFO("the host tier has all of its {}, pinned in {:.1f} s",
+             base::format_bytes(ready * options_.home_bytes), seconds_since(began_));
   }
   {
     std::lock_guard lock(mutex_);

@@ -5,8 +5,9 @@
 // and registered piece by piece in the background, the first piece before create() returns, so that
 // serving starts at once. num_homes_ready() grows; a home at or above it must not be used yet.
 // Homes never reach over two pieces, so one copy may take a whole home. Memory is taken piece by
-// piece while 1 GiB stays free beside it. The destructor may be called while the pool grows: it
-// waits for one piece at most. Thread: any.
+// piece while 1 GiB stays free beside it; what cannot be had is left out, and the pool ends there.
+// A line of the log tells of every quarter, of the end, and of an end that came too early. The
+// destructor may be called while the pool grows: it waits for one piece at most. Thread: any.
 #pragma once
 
 #include <cstdint>
@@ -70,10 +71,10 @@ class PinnedPool {
   virtual ~PinnedPool() = default;
   virtual std::byte* home(int64_t home) const = 0;  // host and device address alike
   virtual int64_t num_homes_ready() const = 0;
-  // Waits for the rest. What could not be pinned is left out (and printed): the pool then ends
-  // there.
-  virtual int64_t wait_until_grown() = 0;
-  virtual bool is_grown() const = 0;
+  // Waits until so many homes are ready, or no more will be. Returns how many are.
+  virtual int64_t wait_until_ready(int64_t homes) = 0;
+  virtual int64_t wait_until_grown() = 0;  // for the last
+  virtual bool is_grown() const = 0;       // num_homes_ready() stays as it is
 };
 
 }  // namespace store::cuda

@@ -87,6 +87,24 @@ TEST(PinnedPoolTest, EndsWherePinningFails) {
   EXPECT_EQ(pins.now.size(), 3u);
 }
 
+TEST(PinnedPoolTest, WaitsForTheHomesAskedForAndNoLonger) {
+  Pins pins;
+  pins.slow = true;
+  auto made = PinnedPool::create({}, pins.options(1 << 20, 400, 4 << 20));
+  ASSERT_TRUE(made.ok());
+  PinnedPool& pool = *made.value();
+  const int64_t ready = pool.wait_until_ready(pool.num_homes_ready() + 1);
+  EXPECT_FALSE(pool.is_grown());
+  EXPECT_EQ(ready % 4, 0);
+  EXPECT_EQ(pool.wait_until_ready(1), pool.num_homes_ready()) << "those are there";
+  {
+    std::lock_guard lock(pins.mutex);
+    pins.fails_at = pins.calls;
+  }
+  EXPECT_LT(pool.wait_until_ready(400), 400) << "they never will be";
+  EXPECT_TRUE(pool.is_grown());
+}
+
 TEST(PinnedPoolTest, NothingAtAllIsAnErrorThatSaysWhatToLower) {
   Pins pins;
   pins.fails_at = 0;
