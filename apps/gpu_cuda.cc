@@ -39,7 +39,7 @@ exec::cuda::CudaTierOptions tier_options(const GpuExecutorOptions& options,
                                    .num_frames = options.num_frames,
                                    .scratch_frames = options.scratch_frames,
                                    .home_streaming_heads = options.home_streaming_heads};
-  tier.reserve = reserve;
+  tier.homes.reserve = reserve;
   tier.transfers.load = options.tiers.load;
   tier.transfers.save = options.tiers.save;
   tier.transfers.cache_file = transfers_file();

@@ -81,7 +81,6 @@ base::Result<std::unique_ptr<CudaDisk>> CudaDisk::create(device::cuda::Stream& s
                                                          const KvOptions& kv_options,
                                                          const DiskTierOptions& options, CudaKv& kv,
                                                          CudaTier& tier) {
-  RETURN_IF_ERROR(tier.wait_for_all_homes());
   std::unique_ptr<CudaDisk> made(new CudaDisk());
   ASSIGN_OR_RETURN(auto homes, PinnedHomes::create(stream, made->cpu_, kv_options, kv, tier));
   ASSIGN_OR_RETURN(made->disk_,

@@ -66,6 +66,7 @@ class CudaExecutor final : public Executor, private TileRunner {
   base::Result<void> finish() override;
   bool is_asynchronous() const override { return true; }
 
+  ReadyBlocks ready_blocks() const override { return tier_ ? tier_->ready_homes() : ReadyBlocks{}; }
   uint64_t num_disk_records() const override {
     return disk_ ? disk_->tier().store().num_records() : 0;
   }

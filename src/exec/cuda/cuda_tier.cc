@@ -82,10 +82,10 @@ CudaTier::CudaTier(const KvOptions& kv_options, const CudaTierOptions& options,
 
 base::Result<void> CudaTier::allocate(const device::cuda::GpuInfo& gpu) {
   const int64_t page_bytes = kv_options_.page.page_bytes();
-  ASSIGN_OR_RETURN(homes_, store::cuda::PinnedPool::create(
-                               gpu, {.home_bytes = home_columns_.num_columns() * page_bytes,
-                                     .num_homes = options_.num_homes,
-                                     .reserve = options_.reserve}));
+  store::cuda::PinnedPoolOptions homes = options_.homes;
+  homes.home_bytes = home_columns_.num_columns() * page_bytes;
+  homes.num_homes = options_.num_homes;
+  ASSIGN_OR_RETURN(homes_, store::cuda::PinnedPool::create(gpu, homes));
   store::cuda::TransferOptions transfers = options_.transfers;
   transfers.page_bytes = page_bytes;
   if (options_.granularity == core::SaveGranularity::kStep) transfers.rows = row_shape();
@@ -165,15 +165,13 @@ int64_t CudaTier::homes_wanted(const core::StepPlan& plan) const {
   return wanted;
 }
 
-// They are pinned in the background.
+// For plans that do not keep to ready_homes().
 base::Result<void> CudaTier::wait_for_homes(int64_t wanted) {
   if (wanted <= homes_->num_homes_ready()) return {};
-  const int64_t ready = homes_->wait_until_grown();
+  const int64_t ready = homes_->wait_until_ready(wanted);
   if (wanted <= ready) return {};
-  return base::error(base::Code::kTooLarge,
-                     "{} of {} homes could be pinned: lower --host-memory to {}MiB", ready,
-                     options_.num_homes,
-                     (ready * home_columns_.num_columns() * kv_options_.page.page_bytes()) >> 20);
+  return base::error(base::Code::kTooLarge, "home {} of a plan is not there: {} could be pinned",
+                     wanted - 1, ready);
 }
 
 void CudaTier::cut(const core::FrameCut& cut) {

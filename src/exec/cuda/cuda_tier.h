@@ -23,6 +23,7 @@
 #include "exec/cuda/layer_buffer.h"
 #include "exec/cuda/slot_memory.h"
 #include "exec/cuda/slot_tables.h"
+#include "exec/executor.h"
 #include "exec/kv_plan.h"
 #include "exec/row_ledger.h"
 #include "exec/save_ledger.h"
@@ -38,8 +39,8 @@ struct CudaTierOptions {
   // Streaming heads have homes too, so that a cached prefix brings their windows back.
   bool home_streaming_heads = false;
   core::SaveGranularity granularity = core::SaveGranularity::kPages;
-  store::cuda::TransferOptions transfers;         // page_bytes and rows are filled in
-  store::cuda::PinnedReserve* reserve = nullptr;  // of homes; borrowed, may be null
+  store::cuda::TransferOptions transfers;  // page_bytes and rows are filled in
+  store::cuda::PinnedPoolOptions homes;    // home_bytes and num_homes are filled in
 };
 
 struct CudaTierParts {
@@ -107,8 +108,11 @@ class CudaTier final : public KvTier, private SaveQueue {
     return homes_->home(index(block)) + column * kv_options_.page.page_bytes();
   }
   const core::KvColumns& home_columns() const { return home_columns_; }
-  // Errors: kTooLarge, not all could be pinned.
-  base::Result<void> wait_for_all_homes() { return wait_for_homes(options_.num_homes); }
+  // They are pinned while steps run.
+  Executor::ReadyBlocks ready_homes() const {
+    const bool is_growing = !homes_->is_grown();  // first: then the count is the last
+    return {static_cast<int32_t>(homes_->num_homes_ready()), is_growing};
+  }
   store::cuda::Transfers& transfers() { return *transfers_; }
   // Device bytes that create() took.
   int64_t bytes() const { return device_columns_.size() + buffer_table_.size(); }
