@@ -4,6 +4,7 @@
 #include "device/cuda/status.h"
 #include "store/cuda/bulk_copy.cuh"
 #include "store/cuda/gather_plan.h"
+#include "store/cuda/gather_progress.cuh"
 #include "store/cuda/page_feed.cuh"
 
 namespace store::cuda {
@@ -13,91 +14,83 @@ constexpr int kSlotsMax = 48;     // of a block
 constexpr int kPlacesMax = 8192;  // of a launch: 32 KB of prefix
 constexpr int kSharedMax = 208 << 10;
 
-// A warp's walk over its share of the pieces of all pages.
-struct Walk {
-  int64_t begin = 0;
-  int32_t count = 0, page = 0, piece = 0, page_end = 0;
-
-  __device__ Walk(int64_t total, int64_t worker, int64_t workers, int32_t per_page) {
-    begin = total * worker / workers;
-    count = static_cast<int32_t>(total * (worker + 1) / workers - begin);
-    page = static_cast<int32_t>(begin / per_page);
-    piece = static_cast<int32_t>(begin % per_page);
-    page_end = static_cast<int32_t>((begin + count + per_page - 1) / per_page);
-  }
+// A warp's slots in shared memory.
+struct Slots {
+  std::byte* memory;
+  int32_t bytes, num;
+  uint64_t* arrived;
+  Piece* on_way;
 };
 
-struct Piece {
-  const std::byte* from = nullptr;
-  std::byte* to = nullptr;
-  int32_t bytes = 0;
-};
-
-__global__ void __launch_bounds__(kGatherWarpsMax * 32, 1)
-    gather_bulk_kernel(GatherArgs args, PiecePlan plan) {
-#if __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(128) std::byte shared[];
-  __shared__ uint64_t arrived[kSlotsMax];
-  __shared__ Piece on_way[kSlotsMax];
-  __shared__ int32_t sums[kGatherWarpsMax];
-  const int32_t slots = plan.in_flight + 1;  // of a warp: one is being stored
-  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32;
-  auto* prefix = reinterpret_cast<int32_t*>(shared + plan.warps * slots * plan.bytes);
-
-  if (threadIdx.x < static_cast<unsigned>(plan.warps * slots)) init_barrier(&arrived[threadIdx.x]);
-  fence_barriers();
-  const int64_t total = int64_t{sum_misses(args, prefix, sums)} * plan.per_page;
-  Walk walk(total, int64_t{blockIdx.x} * plan.warps + warp, int64_t{gridDim.x} * plan.warps,
-            plan.per_page);
-  if (walk.count == 0) return;
-  PageFeed feed(args, prefix, walk.page, walk.page_end);
+// Brings the pieces of a warp. `in_flight`: fewer than there are slots, since one is being stored.
+__device__ inline void bring_pieces(PieceFeed& feed, const Slots& slots, int32_t in_flight,
+                                    Posts& posts) {
   const bool leads = threadIdx.x % 32 == 0;
-
-  const auto next_piece = [&] {
-    const PagePair pair = feed.at(walk.page);
-    const int64_t offset = int64_t{walk.piece} * plan.bytes;
-    const Piece piece{args.homes + pair.home * args.page_bytes + offset,
-                      args.frames + pair.frame * args.page_bytes + offset,
-                      min(plan.bytes, static_cast<int32_t>(args.page_bytes - offset))};
-    if (++walk.piece == plan.per_page) {
-      walk.piece = 0;
-      ++walk.page;
-    }
-    return piece;
-  };
-  const int32_t first_slot = warp * slots;
   const auto load = [&](int32_t slot, const Piece& piece) {
     if (!leads) return;
-    on_way[first_slot + slot] = piece;
-    start_load(shared + (first_slot + slot) * plan.bytes, piece.from, piece.bytes,
-               &arrived[first_slot + slot]);
+    slots.on_way[slot] = piece;
+    start_load(slots.memory + slot * slots.bytes, piece.from, piece.bytes, &slots.arrived[slot]);
   };
-
-  int32_t loaded = 0;
-  for (; loaded < min(walk.count, plan.in_flight); ++loaded) load(loaded, next_piece());
-  int32_t slot = 0, load_slot = plan.in_flight;
+  for (int32_t slot = 0; slot < min(feed.num(), in_flight); ++slot) load(slot, feed.next());
+  int32_t slot = 0, load_slot = in_flight;
   uint32_t parity = 0;
-  for (int32_t stored = 0; stored < walk.count; ++stored) {
+  for (int32_t stored = 0; stored < feed.num(); ++stored) {
     // Looked up before the wait, so that the answer is followed by the next question at once.
-    const bool has_next = loaded < walk.count;
-    const Piece next = has_next ? next_piece() : Piece{};
-    wait_barrier(&arrived[first_slot + slot], parity);
+    const Piece next = feed.next();
+    wait_barrier(&slots.arrived[slot], parity);
     if (leads) wait_stores_read<0>();  // of the store before this one: its slot is the next load's
-    if (has_next) {
+    if (next.bytes > 0) {
       load(load_slot, next);
-      ++loaded;
-      if (++load_slot == slots) load_slot = 0;
+      if (++load_slot == slots.num) load_slot = 0;
     }
     if (leads) {
-      const Piece& piece = on_way[first_slot + slot];
-      start_store(piece.to, shared + (first_slot + slot) * plan.bytes, piece.bytes);
+      const Piece& piece = slots.on_way[slot];
+      start_store(piece.to, slots.memory + slot * slots.bytes, piece.bytes);
+      if (piece.arrived != nullptr) {
+        wait_stores_done();  // long before the next answer comes
+        posts.post(static_cast<int32_t>(threadIdx.x) / 32, stored, piece.arrived, piece.bytes);
+      }
     }
-    if (++slot == slots) {
+    if (++slot == slots.num) {
       slot = 0;
       parity ^= 1;
     }
   }
   if (leads) wait_stores_done();
+}
+
+// plan.warps of a block bring pieces; one more, if there is one, counts those that have come.
+__global__ void __launch_bounds__((kGatherWarpsMax + 1) * 32, 1)
+    gather_bulk_kernel(GatherArgs args, PiecePlan plan) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(128) std::byte shared[];
+  __shared__ uint64_t arrived[kSlotsMax];
+  __shared__ Piece on_way[kSlotsMax];
+  __shared__ int32_t sums[kGatherWarpsMax + 1];
+  __shared__ Posts posts;
+  const int32_t slots = plan.in_flight + 1;
+  const auto warp = static_cast<int32_t>(threadIdx.x) / 32;
+  auto* prefix = reinterpret_cast<int32_t*>(shared + plan.warps * slots * plan.bytes);
+
+  if (threadIdx.x < static_cast<unsigned>(plan.warps * slots)) init_barrier(&arrived[threadIdx.x]);
+  fence_barriers();
+  posts.clear();
+  begin_gather(args);
+  const int32_t num_pages = sum_misses(args, prefix, sums);
+  if (num_pages == 0) return;
+  if (blockIdx.x == 0 && threadIdx.x == 0) begin_time(args);
+  if (warp < plan.warps) {
+    PieceFeed feed(args, prefix, num_pages, plan.bytes, plan.per_page, plan.warps);
+    const int32_t first = warp * slots;
+    bring_pieces(feed,
+                 {shared + first * plan.bytes, plan.bytes, slots, arrived + first, on_way + first},
+                 plan.in_flight, posts);
+  } else {
+    posts.count(PieceFeed::num_of(static_cast<int32_t>(threadIdx.x) % 32, num_pages, plan.per_page,
+                                  plan.warps));
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) end_time(args, static_cast<int32_t>(gridDim.x));
 #else
   __trap();  // gather_bulk() refuses such a GPU
 #endif
@@ -119,17 +112,21 @@ void gather_bulk(cudaStream_t stream, const GatherArgs& args) {
       gather_bulk_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax);
   CHECK(allowed == cudaSuccess, "gather_bulk: {}", cudaGetErrorString(allowed));
 
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(args.cluster_blocks);
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  check_counts(args);
+  cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(num_blocks));
-  config.blockDim = dim3(static_cast<unsigned>(32 * plan.warps));
+  const int counting = args.arrived_bytes != nullptr ? 1 : 0;
+  config.blockDim = dim3(static_cast<unsigned>(32 * (plan.warps + counting)));
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = args.cluster_blocks > 1 ? 1 : 0;
+  config.attrs = attributes;
+  if (args.progress != nullptr) add_overlap(config, attributes);
+  if (args.cluster_blocks > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs++].val.clusterDim = {static_cast<unsigned>(args.cluster_blocks), 1,
+                                                    1};
+  }
   cudaLaunchKernelEx(&config, gather_bulk_kernel, args, plan);
   device::cuda::check_launch("gather_bulk");
 }

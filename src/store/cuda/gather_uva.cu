@@ -2,6 +2,7 @@
 // comparison (docs/ops/gather.md).
 #include "device/cuda/status.h"
 #include "store/cuda/gather_plan.h"
+#include "store/cuda/gather_progress.cuh"
 #include "store/cuda/page_feed.cuh"
 
 namespace store::cuda {
@@ -34,29 +35,41 @@ __device__ __forceinline__ void copy_piece(std::byte* to, const std::byte* from,
   }
 }
 
-// Pieces are dealt out evenly over the warps of all blocks, a run of them to each.
 template <int kLoads>
-__global__ void __launch_bounds__(kThreadsMax) gather_uva_kernel(GatherArgs args) {
+__device__ __forceinline__ void bring_pieces(PieceFeed& feed, Posts& posts) {
+  for (int32_t i = 0; i < feed.num(); ++i) {
+    const Piece piece = feed.next();
+    copy_piece<kLoads>(piece.to, piece.from, piece.bytes);
+    if (piece.arrived == nullptr) continue;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+      posts.post(static_cast<int32_t>(threadIdx.x) / 32, i, piece.arrived, piece.bytes);
+    }
+  }
+}
+
+// `warps` of a block bring pieces; one more, if there is one, counts those that have come.
+template <int kLoads>
+__global__ void __launch_bounds__(kThreadsMax) gather_uva_kernel(GatherArgs args, int32_t warps) {
   extern __shared__ int32_t prefix[];
   __shared__ int32_t sums[kThreadsMax / 32];
+  __shared__ Posts posts;
   constexpr int32_t kPieceBytes = 512 * kLoads;
-  const auto page_bytes = static_cast<int32_t>(args.page_bytes);
-  const int32_t per_page = (page_bytes + kPieceBytes - 1) / kPieceBytes;
-  const int64_t total = int64_t{sum_misses(args, prefix, sums)} * per_page;
-
-  const int64_t warps = int64_t{gridDim.x} * (blockDim.x / 32);
-  const int64_t warp = int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32;
-  const int64_t begin = total * warp / warps, end = total * (warp + 1) / warps;
-  if (begin == end) return;
-  PageFeed feed(args, prefix, static_cast<int32_t>(begin / per_page),
-                static_cast<int32_t>((end - 1) / per_page) + 1);
-  for (int64_t at = begin; at < end; ++at) {
-    const PagePair pair = feed.at(static_cast<int32_t>(at / per_page));
-    const int32_t offset = static_cast<int32_t>(at % per_page) * kPieceBytes;
-    copy_piece<kLoads>(args.frames + pair.frame * args.page_bytes + offset,
-                       args.homes + pair.home * args.page_bytes + offset,
-                       min(kPieceBytes, page_bytes - offset));
+  const auto per_page = static_cast<int32_t>((args.page_bytes + kPieceBytes - 1) / kPieceBytes);
+  posts.clear();
+  begin_gather(args);
+  const int32_t num_pages = sum_misses(args, prefix, sums);
+  if (num_pages == 0) return;
+  if (blockIdx.x == 0 && threadIdx.x == 0) begin_time(args);
+  if (static_cast<int32_t>(threadIdx.x) / 32 < warps) {
+    PieceFeed feed(args, prefix, num_pages, kPieceBytes, per_page, warps);
+    bring_pieces<kLoads>(feed, posts);
+  } else {
+    posts.count(
+        PieceFeed::num_of(static_cast<int32_t>(threadIdx.x) % 32, num_pages, per_page, warps));
   }
+  __syncthreads();
+  if (threadIdx.x == 0) end_time(args, static_cast<int32_t>(gridDim.x));
 }
 
 __global__ void __launch_bounds__(kPageThreads) gather_uva_page_kernel(GatherArgs args) {
@@ -73,7 +86,7 @@ __global__ void __launch_bounds__(kPageThreads) gather_uva_page_kernel(GatherArg
 // Shared memory that leaves no other block room on the SM.
 constexpr int kOwnSmBytes = 160 << 10;
 
-bool allow_own_sms(void (*kernel)(GatherArgs)) {
+bool allow_own_sms(void (*kernel)(GatherArgs, int32_t)) {
   const bool allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             kOwnSmBytes) == cudaSuccess;
   if (!allowed) cudaGetLastError();  // a smaller GPU: the SM is shared
@@ -82,13 +95,23 @@ bool allow_own_sms(void (*kernel)(GatherArgs)) {
 
 template <int kLoads>
 void launch_uva(cudaStream_t stream, const GatherArgs& args, int num_blocks, int64_t share) {
-  const int64_t warps = std::clamp<int64_t>(share / (512 * kLoads), 1, kThreadsMax / 32);
+  const int counting = args.arrived_bytes != nullptr ? 1 : 0;
+  const auto warps = static_cast<int32_t>(
+      std::clamp<int64_t>(share / (512 * kLoads), 1, kThreadsMax / 32 - counting));
   const size_t prefix_bytes = static_cast<size_t>(args.num_places + 1) * 4;
-  CHECK(prefix_bytes <= (48 << 10) - 256, "{} places", args.num_places);
+  CHECK(prefix_bytes <= (48 << 10) - 2560, "{} places", args.num_places);
   size_t shared_bytes = prefix_bytes;
   if (args.own_sms && allow_own_sms(gather_uva_kernel<kLoads>)) shared_bytes = kOwnSmBytes;
-  gather_uva_kernel<kLoads><<<static_cast<unsigned>(num_blocks), static_cast<unsigned>(32 * warps),
-                              shared_bytes, stream>>>(args);
+  check_counts(args);
+  cudaLaunchAttribute attribute{};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(num_blocks));
+  config.blockDim = dim3(static_cast<unsigned>(32 * (warps + counting)));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  if (args.progress != nullptr) add_overlap(config, &attribute);
+  cudaLaunchKernelEx(&config, gather_uva_kernel<kLoads>, args, warps);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// Which pages a block or a warp of a gather copies: the lists of all places taken as one list.
+// Which pieces of which pages a warp of a gather copies: the lists of all places taken as one list,
+// its pieces dealt out to the warps in turn, so that pages come in the order of the list.
 //
-// A prefix over num_misses in shared memory finds the place of any page; a warp looks up 32 pages
+// A prefix over num_misses in shared memory finds the place of any page; a warp looks up 32 pieces
 // at a time and one batch ahead, so that the latency of reading the lists is hidden behind copies.
 #pragma once
 
@@ -41,35 +42,79 @@ __device__ inline int32_t sum_misses(const GatherArgs& args, int32_t* prefix, in
   return prefix[args.num_places];
 }
 
-struct PagePair {
-  int32_t home = 0, frame = 0;  // flat
+// Where a piece comes from and goes to.
+struct Piece {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  int32_t bytes = 0;           // 0: there is none
+  int32_t* arrived = nullptr;  // of its page; null: nobody counts
 };
 
-// One warp's walk over pages [first, end) of the joined list. Every lane calls at() with the same
-// page, and pages rise by at most one from call to call.
-class PageFeed {
+// The pieces of one warp. Neighbours in the list go to different blocks, so that the pieces of one
+// page come by several SMs.
+class PieceFeed {
  public:
-  __device__ PageFeed(const GatherArgs& args, const int32_t* prefix, int32_t first, int32_t end)
-      : args_(args), prefix_(prefix), end_(end), base_(first) {
-    now_ = look_up(base_);
-    next_ = look_up(base_ + 32);
+  // Of `num_pages` in pieces of `piece_bytes`, `per_page` each; `warps` a block.
+  __device__ PieceFeed(const GatherArgs& args, const int32_t* prefix, int32_t num_pages,
+                       int32_t piece_bytes, int32_t per_page, int32_t warps)
+      : args_(args),
+        prefix_(prefix),
+        piece_bytes_(piece_bytes),
+        per_page_(per_page),
+        first_(first_of(static_cast<int32_t>(threadIdx.x) / 32)),
+        step_(int64_t{warps} * gridDim.x),
+        num_(num_of(static_cast<int32_t>(threadIdx.x) / 32, num_pages, per_page, warps)) {
+    now_ = look_up(0);
+    next_ = look_up(32);
   }
 
-  __device__ PagePair at(int32_t page) {
-    if (page - base_ >= 32) {
+  __device__ int32_t num() const { return num_; }
+  // Of a warp of the block.
+  __device__ static int32_t num_of(int32_t warp, int32_t num_pages, int32_t per_page,
+                                   int32_t warps) {
+    const int64_t left = int64_t{num_pages} * per_page - first_of(warp);
+    const int64_t step = int64_t{warps} * gridDim.x;
+    return warp < warps && left > 0 ? static_cast<int32_t>((left + step - 1) / step) : 0;
+  }
+
+  // The next of them. By every lane; after num() pieces there is none.
+  __device__ Piece next() {
+    if (at_ - base_ >= 32) {
       base_ += 32;
       now_ = next_;
       next_ = look_up(base_ + 32);
     }
-    return {__shfl_sync(kAllLanes, now_.home, page - base_),
-            __shfl_sync(kAllLanes, now_.frame, page - base_)};
+    const int32_t lane = at_ - base_;
+    const int32_t home = __shfl_sync(kAllLanes, now_.home, lane);
+    const int32_t frame = __shfl_sync(kAllLanes, now_.frame, lane);
+    const int32_t part = __shfl_sync(kAllLanes, now_.part, lane);
+    const int32_t count = __shfl_sync(kAllLanes, now_.count, lane);
+    if (at_ == num_) return {};
+    ++at_;
+    const int64_t offset = int64_t{part} * piece_bytes_;
+    return {args_.homes + home * args_.page_bytes + offset,
+            args_.frames + frame * args_.page_bytes + offset,
+            min(piece_bytes_, static_cast<int32_t>(args_.page_bytes - offset)),
+            args_.arrived_bytes == nullptr ? nullptr : args_.arrived_bytes + count};
   }
 
  private:
-  // This lane's page of the batch that begins at `base`.
-  __device__ PagePair look_up(int32_t base) const {
-    const int32_t page = base + static_cast<int32_t>(threadIdx.x) % 32;
-    if (page >= end_) return {};
+  struct Found {
+    int32_t home = 0, frame = 0;  // flat
+    int32_t part = 0;             // of the page
+    int32_t count = 0;            // entry of arrived_bytes
+  };
+
+  __device__ static int64_t first_of(int32_t warp) {
+    return int64_t{warp} * gridDim.x + blockIdx.x;
+  }
+
+  // This lane's piece of the batch that begins with the warp's piece `base`.
+  __device__ Found look_up(int32_t base) const {
+    const int32_t own = base + static_cast<int32_t>(threadIdx.x) % 32;
+    if (own >= num_) return {};
+    const int64_t piece = first_ + own * step_;
+    const auto page = static_cast<int32_t>(piece / per_page_);
     int32_t low = 0, high = args_.num_places;  // the last place whose pages begin at or before it
     while (high - low > 1) {
       const int32_t middle = (low + high) / 2;
@@ -79,14 +124,22 @@ class PageFeed {
         high = middle;
       }
     }
-    const int64_t entry = low * args_.list_stride + (page - prefix_[low]);
-    return {args_.miss_homes[entry], args_.miss_frames[entry]};
+    const int64_t place = low * args_.list_stride, entry = place + (page - prefix_[low]);
+    Found found{args_.miss_homes[entry], args_.miss_frames[entry],
+                static_cast<int32_t>(piece - int64_t{page} * per_page_)};
+    if (args_.arrived_bytes != nullptr) {
+      found.count = static_cast<int32_t>(place) + args_.miss_entries[entry];
+    }
+    return found;
   }
 
   const GatherArgs& args_;
-  const int32_t* prefix_;
-  int32_t end_, base_;
-  PagePair now_, next_;
+  const int32_t* const prefix_;
+  const int32_t piece_bytes_, per_page_;
+  const int64_t first_, step_;
+  const int32_t num_;
+  int32_t at_ = 0, base_ = 0;
+  Found now_, next_;
 };
 
 }  // namespace store::cuda

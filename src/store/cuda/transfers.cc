@@ -6,6 +6,7 @@
 #include "device/cuda/status.h"
 #include "store/cuda/calibration.h"
 #include "store/cuda/copy_runs.h"
+#include "store/cuda/gather_clock.h"
 #include "store/cuda/gather_plan.h"
 #include "store/cuda/saves.h"
 #include "store/cuda/staged_loads.h"
@@ -82,9 +83,12 @@ class HostLists {
 
 class TransfersImpl : public Transfers {
  public:
-  TransfersImpl(const Calibration& chosen, std::unique_ptr<Saves> saves,
+  TransfersImpl(const Calibration& chosen, bool is_hopper, std::unique_ptr<Saves> saves,
                 std::unique_ptr<StagedLoads> staged)
-      : chosen_(chosen), saves_(std::move(saves)), staged_(std::move(staged)) {}
+      : chosen_(chosen),
+        is_hopper_(is_hopper),
+        saves_(std::move(saves)),
+        staged_(std::move(staged)) {}
 
   SaveTicket save(std::span<const Run> runs, const device::cuda::Event& ready) override {
     return saves_->save(runs, ready);
@@ -110,6 +114,7 @@ class TransfersImpl : public Transfers {
       args.own_sms = true;
     }
     if (args.num_places == 0 || args.list_stride == 0) return {};
+    CHECK(args.arrived_bytes == nullptr || gathers_beside());
     switch (chosen_.load) {
       case LoadMethod::kBulk:
         gather_bulk(stream.handle(), args);
@@ -117,6 +122,26 @@ class TransfersImpl : public Transfers {
       case LoadMethod::kUva:
         gather_uva(stream.handle(), args);
         return {};
+      default:
+        begin_gather_clock(stream.handle(), args);
+        RETURN_IF_ERROR(gather_otherwise(stream, args));
+        end_gather_clock(stream.handle(), args);
+        return {};
+    }
+  }
+
+  bool gathers_beside() const override {
+    return is_hopper_ && (chosen_.load == LoadMethod::kBulk || chosen_.load == LoadMethod::kUva);
+  }
+  int gather_blocks() const override { return chosen_.gather_blocks; }
+  LoadMethod load_method() const override { return chosen_.load; }
+  SaveMethod save_method() const override { return chosen_.save; }
+  TransferCounters counters() const override { return saves_->counters(); }
+
+ private:
+  // By methods for comparison, which do not tell how long they took.
+  base::Result<void> gather_otherwise(device::cuda::Stream& stream, const GatherArgs& args) {
+    switch (chosen_.load) {
       case LoadMethod::kUvaPage:
         gather_uva_page(stream.handle(), args);
         return {};
@@ -129,19 +154,13 @@ class TransfersImpl : public Transfers {
       case LoadMethod::kBatched:
         RETURN_IF_ERROR(lists_.fetch(stream, args));
         return copier_.copy_batched(stream.handle(), lists_.runs());
-      case LoadMethod::kAuto:
-        break;
+      default:
+        return base::error(base::Code::kInternal, "no method of loading was chosen");
     }
-    return base::error(base::Code::kInternal, "no method of loading was chosen");
   }
 
-  int gather_blocks() const override { return chosen_.gather_blocks; }
-  LoadMethod load_method() const override { return chosen_.load; }
-  SaveMethod save_method() const override { return chosen_.save; }
-  TransferCounters counters() const override { return saves_->counters(); }
-
- private:
   const Calibration chosen_;
+  const bool is_hopper_;
   RunCopier copier_;
   HostLists lists_;
   std::unique_ptr<Saves> saves_;
@@ -169,8 +188,8 @@ base::Result<std::unique_ptr<Transfers>> Transfers::create(const device::cuda::G
   if (chosen.load == LoadMethod::kStaged) {
     ASSIGN_OR_RETURN(staged, StagedLoads::create(options.num_workers));
   }
-  return std::unique_ptr<Transfers>(
-      std::make_unique<TransfersImpl>(chosen, std::move(saves), std::move(staged)));
+  return std::unique_ptr<Transfers>(std::make_unique<TransfersImpl>(
+      chosen, gpu.is_hopper(), std::move(saves), std::move(staged)));
 }
 
 }  // namespace store::cuda

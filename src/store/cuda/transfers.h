@@ -34,6 +34,13 @@
 
 namespace store::cuda {
 
+// What a gather leaves on the device while it runs. Zeroed once, for one gather at a time.
+struct GatherProgress {
+  int32_t begun = 0;        // 1: what was launched before it has ended
+  int32_t blocks_done = 0;  // zero between gathers
+  uint64_t begin_ns = 0;
+};
+
 // Lists by place (ops/cuda/page_ops.h), all on the device: flat home -> flat frame.
 struct GatherArgs {
   const std::byte* homes = nullptr;     // pinned, base of flat home 0
@@ -44,6 +51,16 @@ struct GatherArgs {
   const int32_t* num_misses = nullptr;  // (num_places)
   int32_t num_places = 0;
   int64_t list_stride = 0;
+  // Null: not timed, and nobody reads beside the gather.
+  GatherProgress* progress = nullptr;
+  int64_t* gather_ns = nullptr;  // (1) added to, if anything was missed: how long it took
+  // The next kernel of the stream reads pages beside the gather (Transfers::gathers_beside()). It
+  // may start, by programmatic launch, once all blocks of the gather run. It finds progress->begun
+  // at 1 when everything before the gather is done, and clears it; and each page there when its
+  // count has reached page_bytes. Pages come about in the order of the lists.
+  int32_t* arrived_bytes =
+      nullptr;  // (num_places, list_stride) added to, by entry; null: none does
+  const int32_t* miss_entries = nullptr;  // (num_places, list_stride) of each miss
   // Of the kernel, an SM each at most. 0: Transfers::gather() chooses this and the next two by what
   // was calibrated; the kernels alone take 4 and 16.
   int num_blocks = 0;
@@ -142,6 +159,8 @@ class Transfers {
   // The chosen gather; capturable unless it needs the host (memcpy, batched, staged: these wait for
   // the stream and read the lists back). Errors: kIo, only of those.
   virtual base::Result<void> gather(device::cuda::Stream& stream, const GatherArgs& args) = 0;
+  // gather() can count pages as they come, on this GPU: GatherArgs::arrived_bytes.
+  virtual bool gathers_beside() const = 0;
   virtual int gather_blocks() const = 0;  // SMs that a gather takes at most; 0: the copy engine
   virtual core::LoadMethod load_method() const = 0;
   virtual core::SaveMethod save_method() const = 0;

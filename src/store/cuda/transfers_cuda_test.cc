@@ -146,6 +146,16 @@ class TransfersCudaTest : public testing::Test {
     EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
     return std::move(made).value();
   }
+  // Nanoseconds that the gather says it took.
+  int64_t time_of(Transfers& by, const GatherArgs& args) {
+    int64_t told[8] = {};
+    stream_.fill(args.progress, 0, sizeof(told));
+    EXPECT_TRUE(by.gather(stream_, args).ok());
+    stream_.copy(told, args.progress, sizeof(told));
+    EXPECT_TRUE(stream_.synchronize().ok());
+    EXPECT_EQ(told[0], 0) << "begun, or blocks that are still counted";
+    return told[4];
+  }
   SaveTicket save(Transfers& by, const std::vector<PageRun>& runs) {
     stream_.record(ready_);
     return by.save(runs, ready_);
@@ -255,7 +265,11 @@ TEST_F(TransfersCudaTest, EveryLoadMethodGathersByTheSameLists) {
   const std::vector<std::byte> homes = noise();
   fill_homes(homes);
   std::vector<std::byte> expected;
-  const GatherArgs args = make_lists({17, 0, 60, 1}, 64, homes, &expected);
+  GatherArgs args = make_lists({17, 0, 60, 1}, 64, homes, &expected);
+  Buffer told = Buffer::allocate(64, "progress").value();
+  args.progress = told.as<GatherProgress>();
+  args.gather_ns = reinterpret_cast<int64_t*>(told.data() + 32);
+  stream_.fill(told.data(), 0, told.size());
   for (const auto method : {LoadMethod::kMemcpy, LoadMethod::kBatched, LoadMethod::kUva,
                             LoadMethod::kBulk, LoadMethod::kUvaPage, LoadMethod::kStaged}) {
     if (method == LoadMethod::kBulk && !gpu_.is_hopper()) continue;
@@ -269,6 +283,11 @@ TEST_F(TransfersCudaTest, EveryLoadMethodGathersByTheSameLists) {
     ASSERT_TRUE(made.value()->gather(stream_, args).ok());
     ASSERT_TRUE(stream_.synchronize().ok());
     expect_equal(expected, read_frames(), core::name(method).data());
+    EXPECT_GT(time_of(*made.value(), args), 1000) << core::name(method);  // 78 pages take 6 us
+    GatherArgs nothing = args;
+    nothing.num_misses += 1;
+    nothing.num_places = 1;
+    EXPECT_EQ(time_of(*made.value(), nothing), 0) << core::name(method);
   }
 }
 
