@@ -66,7 +66,13 @@ struct DecodeArgs {
   const int32_t* list = nullptr;
   const int32_t* num_listed = nullptr;
   int64_t list_stride = 0;
-  __nv_bfloat16* out = nullptr;  // (num_rows, Hq, D), row stride out_stride
+  // Beside a gather, which was launched just before: a listed page is read when as many bytes of it
+  // have come as it has (SelectArgs::arrivals), and nothing before *gather_begun is 1, which is
+  // cleared. Null: all are there. REQUIRES: all blocks of the gather run by the time that the next
+  // launch of the stream may start; num_sms leaves out those that it takes.
+  const int32_t* arrivals = nullptr;  // (places, list_stride)
+  int32_t* gather_begun = nullptr;    // (1)
+  __nv_bfloat16* out = nullptr;       // (num_rows, Hq, D), row stride out_stride
   int64_t out_stride = 0;
   std::byte* workspace = nullptr;  // decode_workspace_bytes(), zeroed once; counters left zero
   int32_t context_max = 0;         // tokens

@@ -139,6 +139,8 @@ void check(const DecodeArgs& args) {
   CHECK(args.q_stride % 8 == 0 && args.out_stride % 4 == 0, "rows of {} and {} elements apart",
         args.q_stride, args.out_stride);
   CHECK(args.num_sms > 0 && args.workspace != nullptr);
+  CHECK((args.arrivals == nullptr) == (args.gather_begun == nullptr));
+  CHECK(args.arrivals == nullptr || (args.list != nullptr && launch_limits().major >= 9));
 }
 
 }  // namespace
@@ -179,6 +181,9 @@ void decode_attention(cudaStream_t stream, const DecodeArgs& args) {
       rows.num_listed = args.num_listed + place;
     }
     launch_rows(stream, variant, launch);
+    // The next rows' launch follows this one, which ends behind the gather.
+    rows.arrivals = nullptr;
+    rows.gather_begun = nullptr;
   }
 }
 

@@ -397,6 +397,15 @@ __device__ inline void count_done(const DecodeBlock& block) {
   }
 }
 
+// What was launched before the gather has ended when the gather says that it has begun.
+__device__ __forceinline__ void wait_for_gather(const int32_t* begun) {
+  if (threadIdx.x == kCopyingWarp * 32) {
+    while (load_acquire(begun) == 0) {
+    }
+  }
+  __syncthreads();
+}
+
 template <core::DType kType, int kD>
 __global__ void __launch_bounds__(kDecodeThreads)
     decode_kernel(const __grid_constant__ DecodeLaunch launch,
@@ -407,7 +416,11 @@ __global__ void __launch_bounds__(kDecodeThreads)
     block.init_barriers();
     ptx::fence_barrier_init();
   }
-  wait_for_stream();
+  if (launch.args.gather_begun == nullptr) {
+    wait_for_stream();
+  } else {
+    wait_for_gather(launch.args.gather_begun);
+  }
   let_next_start();
   count_splits(launch, reinterpret_cast<int32_t*>(shared + at.begin));
   block.total = block.begin()[launch.args.num_rows * launch.args.kv.num_kv_heads];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/cuda/decode_block.cuh"
+#include "ops/cuda/page_arrivals.cuh"
 
 namespace ops::cuda {
 
@@ -23,6 +24,8 @@ struct ItemCursor {
   UnitPages pages;
   int32_t loaded;              // units looked up: 64 from here
   int32_t frame, frame_after;  // of unit `loaded` + lane, and 32 on
+  const int32_t* arrivals;     // by rank, beside a gather; or null
+  int32_t came, came_after;    // what they said of the same units
 
   __device__ void open(const DecodeBlock& block, int32_t next) {
     number = next;
@@ -46,8 +49,12 @@ struct ItemCursor {
       pages.offset = column;
     }
     loaded = item.unit_begin;
+    const bool comes = launch.args.arrivals != nullptr && walk.list != nullptr;
+    arrivals = comes ? launch.args.arrivals + (walk.list - launch.args.list) : nullptr;
     frame = find_frame(launch, loaded + block.lane);
     frame_after = find_frame(launch, loaded + 32 + block.lane);
+    came = look_at_arrival(launch, loaded + block.lane);
+    came_after = look_at_arrival(launch, loaded + 32 + block.lane);
   }
 
   // The next 32 units, when those looked up are copied.
@@ -55,6 +62,13 @@ struct ItemCursor {
     loaded += 32;
     frame = frame_after;
     frame_after = find_frame(launch, loaded + 32 + lane);
+    came = came_after;
+    came_after = look_at_arrival(launch, loaded + 32 + lane);
+  }
+  // Tells pages that something must come of from all others.
+  __device__ int32_t look_at_arrival(const DecodeLaunch& launch, int32_t unit) const {
+    if (arrivals == nullptr || unit >= item.unit_end) return kPageIsHere;
+    return load_relaxed(arrivals + (unit >> launch.unit_shift));
   }
   __device__ int32_t find_frame(const DecodeLaunch& launch, int32_t unit) const {
     if (unit >= item.unit_end) return 0;
@@ -118,7 +132,9 @@ __device__ inline void leave_queue(const DecodeBlock& block) {
   if (block.lane != 0) return;
   __threadfence();
   int32_t* queue = block.launch.queue;
-  if (atomicAdd(queue + 1, 1) == static_cast<int32_t>(gridDim.x) - 1) queue[0] = queue[1] = 0;
+  if (atomicAdd(queue + 1, 1) != static_cast<int32_t>(gridDim.x) - 1) return;
+  queue[0] = queue[1] = 0;
+  if (block.launch.args.gather_begun != nullptr) *block.launch.args.gather_begun = 0;
 }
 
 // Where a unit is.
@@ -131,6 +147,21 @@ __device__ __forceinline__ UnitPlace place_of(const DecodeLaunch& launch,
   const int32_t rank = unit >> launch.unit_shift;
   const int32_t token = (unit & ((1 << launch.unit_shift) - 1)) * kUnitKeys;
   return {rank, token, cursor.walk.page(rank) * launch.args.kv.pool.page.page_tokens + token};
+}
+
+// Waits until the pages of a round have come. Each is asked for by the lane that copies it.
+template <core::DType kType>
+__device__ __forceinline__ void wait_for_pages(const DecodeBlock& block,
+                                               const ItemCursor<kType>& cursor, int32_t first) {
+  if (cursor.arrivals == nullptr) return;
+  const DecodeLaunch& launch = block.launch;
+  const int32_t unit = first + block.lane % kDecodeWarps;
+  const int32_t came = __shfl_sync(~0u, cursor.came, unit - cursor.loaded);
+  const bool waits = unit < cursor.item.unit_end && came != kPageIsHere;
+  if (!__any_sync(~0u, waits)) return;
+  const bool asks = waits && block.lane < kDecodeWarps;
+  wait_for_page(asks ? cursor.arrivals + (unit >> launch.unit_shift) : nullptr,
+                static_cast<int32_t>(launch.args.kv.pool.page_bytes));
 }
 
 // Starts the copies of a round: a unit for each attending warp, each by one lane, if the copy
@@ -229,6 +260,7 @@ __device__ inline void copy_units(const DecodeBlock& block) {
         min(cursor.item.unit_begin + 2 * kDecodeWarps, cursor.item.unit_end - 1);
     for (int32_t unit = cursor.item.unit_begin; unit < cursor.item.unit_end; unit += kDecodeWarps) {
       if (unit - cursor.loaded == 32) cursor.turn(block.launch, block.lane);
+      wait_for_pages<kType>(block, cursor, unit);
       if (!copy_round_tensor<kType, kD>(block, cursor, unit, stage, phase, mixed > 0)) {
         copy_round<kType, kD>(block, cursor, unit, stage, phase);
         mixed = block.launch.stages + 1;
@@ -243,6 +275,8 @@ __device__ inline void copy_units(const DecodeBlock& block) {
     cursor = next;
   }
   end_items(block, n);
+  // The gather ends before this launch does: who waits for this one knows its pages too.
+  if (block.launch.args.gather_begun != nullptr) wait_for_stream();
   leave_queue(block);
 }
 
