@@ -44,6 +44,7 @@ exec::cuda::CudaTierOptions tier_options(const GpuExecutorOptions& options,
   tier.transfers.save = options.tiers.save;
   tier.transfers.cache_file = transfers_file();
   tier.granularity = options.tiers.save_granularity;
+  tier.gathers_beside = options.tiers.gather_overlap;
   return tier;
 }
 

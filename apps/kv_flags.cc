@@ -73,6 +73,10 @@ void add_tier_options(CLI::App& command, KvFlags* f) {
                   "sparse-offload memcpy)")
       ->group(kTiers);
   command
+      .add_option("--gather-overlap", f->gather_overlap,
+                  "on a GPU: on, rows attend while missed pages come, or off (on)")
+      ->group(kTiers);
+  command
       .add_option("--save-method", f->save_method,
                   "device to host: auto, memcpy, gpu-direct, staged or extents (auto; "
                   "sparse-offload memcpy)")

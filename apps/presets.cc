@@ -173,6 +173,7 @@ base::Result<void> refuse_without_host_tier(const Preset& preset, const KvFlags&
   const char* flag = first_given({{"--load-method", flags.load_method.has_value()},
                                   {"--save-method", flags.save_method.has_value()},
                                   {"--save-granularity", flags.save_granularity.has_value()},
+                                  {"--gather-overlap", flags.gather_overlap.has_value()},
                                   {"--admission", working_set},
                                   {"--working-set-window", flags.working_set_window.has_value()},
                                   {"--prefill", layer},
@@ -240,6 +241,13 @@ base::Result<void> apply_tiers(const Preset& preset, const KvFlags& flags, KvCho
     ASSIGN_OR_RETURN(
         tiers.save_granularity,
         parse_name("--save-granularity", *flags.save_granularity, core::SaveGranularity::kStep));
+  }
+  if (flags.gather_overlap) {
+    tiers.gather_overlap = *flags.gather_overlap == "on";
+    if (!tiers.gather_overlap && *flags.gather_overlap != "off") {
+      return error(Code::kInvalidArgument, "--gather-overlap '{}' is unknown: expected on or off",
+                   *flags.gather_overlap);
+    }
   }
   if (flags.admission) {
     ASSIGN_OR_RETURN(tiers.admission,

@@ -41,7 +41,7 @@ struct KvFlags {
   std::optional<int32_t> sink, local;
   // Tiers.
   std::optional<std::string> host_memory, load_method, save_method, save_granularity;
-  std::optional<std::string> admission, prefill;
+  std::optional<std::string> admission, prefill, gather_overlap;  // that: on, off
   std::optional<int32_t> working_set_window, chunk_size;
   std::optional<int64_t> max_inject_tokens;
   std::optional<std::string> disk_path, disk_memory;

@@ -84,6 +84,8 @@ TEST(Presets, AFlagChangesItsOneValue) {
   EXPECT_EQ(choose("full", {.save_granularity = "step"}).tiers.save_granularity,
             core::SaveGranularity::kStep);
   expect_refused("full", {.save_granularity = "row"}, "pages, step");
+  EXPECT_TRUE(choose("full", {}).tiers.gather_overlap);
+  EXPECT_FALSE(choose("full", {.gather_overlap = "off"}).tiers.gather_overlap);
   EXPECT_EQ(choose("full", {.save_method = "gpu-direct"}).tiers.save, core::SaveMethod::kGpuDirect);
   EXPECT_EQ(choose("full", {.admission = "none"}).tiers.admission, core::Admission::kNone);
   EXPECT_EQ(choose("full", {.working_set_window = 4}).tiers.working_set_window, 4);
@@ -128,8 +130,8 @@ TEST(Presets, AFlagThatWouldChangeNothingIsRefused) {
   for (const KvFlags& flags :
        {KvFlags{.load_method = "uva"}, KvFlags{.save_method = "staged"},
         KvFlags{.save_granularity = "step"}, KvFlags{.admission = "working-set"},
-        KvFlags{.working_set_window = 4}, KvFlags{.prefill = "layer"},
-        KvFlags{.max_inject_tokens = 4096}}) {
+        KvFlags{.gather_overlap = "off"}, KvFlags{.working_set_window = 4},
+        KvFlags{.prefill = "layer"}, KvFlags{.max_inject_tokens = 4096}}) {
     expect_refused("sparse", flags, "needs a host tier");
   }
   EXPECT_TRUE(choose_kv("sparse", {.admission = "none", .prefill = "chunked"}).ok());
@@ -142,6 +144,7 @@ TEST(Presets, AFlagThatWouldChangeNothingIsRefused) {
 TEST(Presets, UnknownNamesListTheKnownOnes) {
   expect_refused("vllm", {}, "sparse-offload, full");
   expect_refused("full", {.page_stats = "median"}, "cuboid-mean, min-max, mean-std, mean");
+  expect_refused("full", {.gather_overlap = "yes"}, "expected on or off");
   expect_refused("full", {.load_method = "dma"},
                  "auto, memcpy, batched, uva, bulk, uva-page, staged");
 }

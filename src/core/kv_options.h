@@ -44,6 +44,7 @@ struct TierOptions {
   LoadMethod load = LoadMethod::kAuto;
   SaveMethod save = SaveMethod::kAuto;
   SaveGranularity save_granularity = SaveGranularity::kPages;
+  bool gather_overlap = true;  // on a GPU: rows attend while their missed pages come
   Admission admission = Admission::kNone;
   int32_t working_set_window = 12;  // w, steps
   Prefill prefill = Prefill::kChunked;

@@ -101,8 +101,8 @@ void count_gpu(const KvOptions& options, KvBytes* bytes) {
   }
   bytes->scratch = 0;
   if (selecting == 0) return;
-  // Scores, and lists of frames and of misses.
-  const int64_t head_bytes = pages_max * 4 + options.listed_max() * 3 * 4 + 2 * 4;
+  // Scores, and lists of frames, of misses and of what has come.
+  const int64_t head_bytes = pages_max * 4 + options.listed_max() * 5 * 4 + 2 * 4;
   bytes->scratch = options.decode_rows_max() * options.num_kv_heads * head_bytes;
 }
 

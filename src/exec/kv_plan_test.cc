@@ -60,7 +60,7 @@ TEST(KvPlan, AGpusBytes) {
   // Stamps of 4096 pages, a kept selection of 64 and its number, in each of 256 columns; one table.
   EXPECT_EQ(bytes.slot_state, 256 * (4096 + 64 + 1) * 4 + 4096 * 4);
   // Scores, and three lists of 65 pages.
-  EXPECT_EQ(bytes.scratch, 64 * 8 * (4096 * 4 + 65 * 3 * 4 + 8));
+  EXPECT_EQ(bytes.scratch, 64 * 8 * (4096 * 4 + 65 * 5 * 4 + 8));
   EXPECT_EQ(bytes.open_pages + bytes.slot_open, 0);
 }
 

@@ -8,6 +8,7 @@ namespace exec::cuda {
 
 using device::cuda::Buffer;
 using device::cuda::Stream;
+using store::cuda::GatherProgress;
 
 int64_t CudaAttention::workspace_bytes(const KvOptions& options, int32_t num_q_heads, int num_sms) {
   return ops::cuda::decode_workspace_bytes(options.decode_rows_max(), num_q_heads,
@@ -43,6 +44,9 @@ base::Result<void> CudaAttention::allocate(Stream& stream) {
   RETURN_IF_ERROR(allocate(list_bytes, "missed pages", &miss_homes_));
   RETURN_IF_ERROR(allocate(list_bytes, "missed pages", &miss_frames_));
   RETURN_IF_ERROR(allocate(places * 4, "missed pages", &num_misses_));
+  RETURN_IF_ERROR(allocate(list_bytes, "missed pages", &miss_entries_));
+  RETURN_IF_ERROR(allocate(list_bytes, "missed pages", &arrivals_));
+  RETURN_IF_ERROR(allocate(sizeof(GatherProgress), "missed pages", &gather_progress_));
   RETURN_IF_ERROR(allocate(8, "missed pages", &scratch_taken_));
   return {};
 }
@@ -133,6 +137,11 @@ base::Result<void> CudaAttention::attend_group(Stream& stream, const model::cuda
     decode.list = frames_.as<int32_t>();
     decode.num_listed = num_listed_.as<int32_t>();
     decode.list_stride = options_.listed_max();
+    if (attends_beside()) {
+      decode.arrivals = arrivals_.as<int32_t>();
+      decode.gather_begun = &gather_progress_.as<GatherProgress>()->begun;
+      decode.num_sms -= tier_->gather_sms();
+    }
   }
   ops::cuda::decode_attention(stream.handle(), decode);
   return {};
@@ -186,9 +195,14 @@ base::Result<void> CudaAttention::select(Stream& stream, const model::cuda::Atte
     select.forced_stride = forced_->stride();
   }
   if (tier_ != nullptr) tier_->complete(args.layer, &select);
+  if (attends_beside()) {
+    select.miss_entries = miss_entries_.as<int32_t>();
+    select.arrivals = arrivals_.as<int32_t>();
+  }
   ops::cuda::score_and_select(stream.handle(), select);
-  if (tier_ != nullptr) return tier_->gather(stream, select, g.row_end - g.row_begin);
-  return {};
+  if (tier_ == nullptr) return {};
+  return tier_->gather(stream, select, g.row_end - g.row_begin,
+                       gather_progress_.as<GatherProgress>(), counters.gather_ns);
 }
 
 // Pages that the last segment rows went on in are the slots' own from now on; and what the pass

@@ -64,6 +64,7 @@ class CudaAttention final : public model::cuda::LayerAttention {
                                   const ops::cuda::KvLayer& kv, size_t group);
   base::Result<void> select(device::cuda::Stream& stream, const model::cuda::AttendArgs& args,
                             size_t group);
+  bool attends_beside() const { return tier_ != nullptr && tier_->gathers_beside(); }
 
   const device::cuda::GpuInfo gpu_;
   const KvOptions options_;
@@ -80,7 +81,9 @@ class CudaAttention final : public model::cuda::LayerAttention {
   device::cuda::Buffer frames_;      // (places, listed_max) selected frames
   device::cuda::Buffer num_listed_;  // (places)
   device::cuda::Buffer miss_homes_, miss_frames_, num_misses_;
-  device::cuda::Buffer scratch_taken_;  // (2)
+  device::cuda::Buffer miss_entries_, arrivals_;  // (places, listed_max), where rows attend beside
+  device::cuda::Buffer gather_progress_;          // store::cuda::GatherProgress
+  device::cuda::Buffer scratch_taken_;            // (2)
   device::cuda::Buffer decode_workspace_;
 };
 

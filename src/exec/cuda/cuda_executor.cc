@@ -358,6 +358,7 @@ base::Result<void> CudaExecutor::read_selections(const Pass& pass, core::StepRes
     return base::error(base::Code::kInternal, "selection on the GPU: {}",
                        describe(*counters.error));
   }
+  kv.load_us += *counters.gather_ns / 1000;
   for (size_t i = 0; i < pass.host_selects.size(); ++i) {
     const ops::cuda::SelectRow& row = pass.host_selects[i];
     core::SegmentResult& r = result->segments[static_cast<size_t>(pass.select_segments[i])];

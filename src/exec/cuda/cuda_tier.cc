@@ -341,7 +341,8 @@ void CudaTier::complete(int32_t layer, ops::cuda::SelectArgs* args) const {
 }
 
 base::Result<void> CudaTier::gather(device::cuda::Stream& stream, const ops::cuda::SelectArgs& args,
-                                    int32_t num_rows) {
+                                    int32_t num_rows, store::cuda::GatherProgress* progress,
+                                    int64_t* ns) {
   return transfers_->gather(stream, {.homes = homes_->home(0),
                                      .frames = parts_.kv->pool().base,
                                      .page_bytes = kv_options_.page.page_bytes(),
@@ -349,7 +350,11 @@ base::Result<void> CudaTier::gather(device::cuda::Stream& stream, const ops::cud
                                      .miss_frames = args.miss_frames,
                                      .num_misses = args.num_misses,
                                      .num_places = num_rows * kv_options_.num_kv_heads,
-                                     .list_stride = args.list_stride});
+                                     .list_stride = args.list_stride,
+                                     .progress = progress,
+                                     .gather_ns = ns,
+                                     .arrived_bytes = args.arrivals,
+                                     .miss_entries = args.miss_entries});
 }
 
 void CudaTier::save_step() {

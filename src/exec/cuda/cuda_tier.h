@@ -39,6 +39,7 @@ struct CudaTierOptions {
   // Streaming heads have homes too, so that a cached prefix brings their windows back.
   bool home_streaming_heads = false;
   core::SaveGranularity granularity = core::SaveGranularity::kPages;
+  bool gathers_beside = true;  // rows attend while their misses come, where the gather can tell
   store::cuda::TransferOptions transfers;  // page_bytes and rows are filled in
   store::cuda::PinnedPoolOptions homes;    // home_bytes and num_homes are filled in
 };
@@ -78,7 +79,12 @@ class CudaTier final : public KvTier, private SaveQueue {
   int32_t scratch_pages(const core::Segment& segment) const override;
   int32_t scratch_pages_max() const override { return scratch_pages_max_; }
   base::Result<void> gather(device::cuda::Stream& stream, const ops::cuda::SelectArgs& args,
-                            int32_t num_rows) override;
+                            int32_t num_rows, store::cuda::GatherProgress* progress,
+                            int64_t* ns) override;
+  bool gathers_beside() const override {
+    return options_.gathers_beside && transfers_->gathers_beside();
+  }
+  int gather_sms() const override { return transfers_->gather_blocks(); }
   bool is_capturable() const override { return is_capturable_; }
 
   // A prompt in layer buffers (exec/cuda/segmented.h), layer by layer: lists pages [0, page_end) of

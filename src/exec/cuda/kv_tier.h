@@ -9,6 +9,7 @@
 #include "core/step.h"
 #include "device/cuda/runtime.h"
 #include "ops/cuda/page_ops.h"
+#include "store/cuda/transfers.h"
 
 namespace exec::cuda {
 
@@ -28,10 +29,15 @@ class KvTier {
   // for; and how many there are: rows that select together need no more.
   virtual int32_t scratch_pages(const core::Segment& segment) const = 0;
   virtual int32_t scratch_pages_max() const = 0;
-  // Enqueues that the misses of rows [0, num_rows), as the places of `args` count them, come before
-  // the rows attend.
+  // Enqueues that the misses of rows [0, num_rows), as the places of `args` count them, come; how
+  // long it takes is added to *ns. With args.arrivals (REQUIRES: gathers_beside()) the next launch
+  // may attend to pages as they come: it finds progress->begun.
   virtual base::Result<void> gather(device::cuda::Stream& stream, const ops::cuda::SelectArgs& args,
-                                    int32_t num_rows) = 0;
+                                    int32_t num_rows, store::cuda::GatherProgress* progress,
+                                    int64_t* ns) = 0;
+  // Rows may attend while their misses come; and the SMs that are then taken.
+  virtual bool gathers_beside() const = 0;
+  virtual int gather_sms() const = 0;
   // gather() needs no round trip to the host.
   virtual bool is_capturable() const = 0;
 };

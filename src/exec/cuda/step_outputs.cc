@@ -7,7 +7,7 @@
 namespace exec::cuda {
 namespace {
 
-constexpr int64_t kHeader = 16;  // the error
+constexpr int64_t kHeader = 16;  // the error, and at 8 the time of gathers
 // Five counts and one sum a row.
 constexpr int64_t kRowBytes = 5 * 4 + 8;
 
@@ -47,6 +47,7 @@ StepCounters StepOutputs::at(std::byte* base, int32_t begin) const {
   auto* const counts = reinterpret_cast<int32_t*>(sums + selects_max_);
   const auto array = [&](int64_t number) { return counts + number * selects_max_ + begin; };
   return {.error = reinterpret_cast<int32_t*>(base),
+          .gather_ns = reinterpret_cast<int64_t*>(base + 8),
           .selected = array(0),
           .missed = array(1),
           .evicted = array(2),

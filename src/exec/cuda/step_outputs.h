@@ -18,7 +18,8 @@ namespace exec::cuda {
 
 // By place among the pass's rows under selection; working sets by place among its last ones.
 struct StepCounters {
-  int32_t* error = nullptr;  // (1) ops::cuda::SelectError
+  int32_t* error = nullptr;      // (1) ops::cuda::SelectError
+  int64_t* gather_ns = nullptr;  // (1) that missed pages took to come
   int32_t *selected = nullptr, *missed = nullptr, *evicted = nullptr, *scratch = nullptr;
   int32_t* working_set_frames = nullptr;
   int64_t* working_set_pages = nullptr;
