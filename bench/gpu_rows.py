@@ -120,6 +120,16 @@ def transfers(machine):
                         ratio <= 1.15 and not slow))
     if not ratios:
         rows.append(row("GEMMs beside a gather", "<= 1.15x at 49 GB/s", "not measured", False))
+    text = output(machine, "overlap_bench", "--pool", 4)
+    # "| 4.0 | gather | attention | one behind the other | beside | saved | GB/s |", of 12 rows first.
+    found = re.search(r"^\| 4\.0 \|((?: [\d.]+ \|){4})", text, re.MULTILINE)
+    what, must = "12 rows attend while 4 pages of 64 come / when they have come", "< 1"
+    if found:
+        gather, attention, behind, beside = map(float, found[1].replace("|", "").split())
+        rows.append(row(what, must, f"{beside:.0f} against {behind:.0f} us a layer (gather {gather:.0f}, attention {attention:.0f}): "
+                        f"{beside / behind:.2f}", beside < behind, log=text))
+    else:
+        rows.append(row(what, must, "not measured", False))
     return rows
 
 
@@ -264,7 +274,7 @@ SECONDS = {"ops": 120, "sanitizer": 180, "needles": 90, "kernels": 90, "transfer
 # What each group runs, as a pattern of names; others run spillway alone.
 PROGRAMS = {"ops": r".*_test", "sanitizer": "|".join(SANITIZED),
             "kernels": "prefill_bench|attention_cuda_bench|select_cuda_bench|linear_cuda_bench|row_ops_cuda_bench",
-            "transfers": "transfer_cuda_bench|gather_neighbour_bench", "saves": "save_bench"}
+            "transfers": "transfer_cuda_bench|gather_neighbour_bench|overlap_bench", "saves": "save_bench"}
 
 GROUPS = {"needles": needles, "kernels": kernels, "transfers": transfers, "saves": saves}
 
