@@ -327,6 +327,9 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
   if (house->gpu != nullptr && !options.kv.chunk_size) {
     e.tiers.chunk_tokens = std::max(e.tiers.chunk_tokens, e.max_num_batched_tokens);
   }
+  if (house->gpu != nullptr && !options.kv.max_inject_tokens) {  // the same pace either way
+    e.tiers.max_inject_tokens = int64_t{e.tiers.chunk_tokens} * c.num_layers;
+  }
   e.max_num_seqs = std::min(e.max_num_seqs, e.max_num_batched_tokens);
   ASSIGN_OR_RETURN(
       house->sizes,
