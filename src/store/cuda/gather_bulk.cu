@@ -22,9 +22,10 @@ struct Slots {
   Piece* on_way;
 };
 
-// Brings the pieces of a warp. `in_flight`: fewer than there are slots, since one is being stored.
-__device__ inline void bring_pieces(PieceFeed& feed, const Slots& slots, int32_t in_flight,
-                                    Posts& posts) {
+// Hopper only. Brings the pieces of a warp. `in_flight`: fewer than there are slots, since one is
+// being stored.
+[[maybe_unused]] __device__ inline void bring_pieces(PieceFeed& feed, const Slots& slots,
+                                                     int32_t in_flight, Posts& posts) {
   const bool leads = threadIdx.x % 32 == 0;
   const auto load = [&](int32_t slot, const Piece& piece) {
     if (!leads) return;
