@@ -367,7 +367,8 @@ std::string back_end_name(const House& house) {
 
 base::Result<std::unique_ptr<load::ModelFiles>> open_model_files(const std::string& model,
                                                                  const std::string& load_format,
-                                                                 uint64_t dummy_seed) {
+                                                                 uint64_t dummy_seed,
+                                                                 const std::string& dummy_type) {
   hub::HubOptions hub;
   hub.cache_dir = hub::default_cache_dir(std::getenv("XDG_CACHE_HOME"), std::getenv("HOME"));
   hub.progress = [](const hub::ModelSource& source, int64_t bytes) {
@@ -377,8 +378,8 @@ base::Result<std::unique_ptr<load::ModelFiles>> open_model_files(const std::stri
   ASSIGN_OR_RETURN(std::string path, hub::find_model(model, hub));
   end_progress();
   return load::open_model(
-      path, load_format == "dummy" ? load::LoadFormat::kDummy : load::LoadFormat::kAuto,
-      dummy_seed);
+      path, load_format == "dummy" ? load::LoadFormat::kDummy : load::LoadFormat::kAuto, dummy_seed,
+      core::find_dtype(dummy_type).value_or(core::DType::kBF16));
 }
 
 base::Result<std::unique_ptr<House>> open_house(const ServingOptions& options,
@@ -388,8 +389,8 @@ base::Result<std::unique_ptr<House>> open_house(const ServingOptions& options,
   house->gpu = inherited.gpu;
   ASSIGN_OR_RETURN(house->isa, choose_isa(options.isa));
   if (house->files == nullptr) {
-    ASSIGN_OR_RETURN(house->files,
-                     open_model_files(options.model, options.load_format, options.dummy_seed));
+    ASSIGN_OR_RETURN(house->files, open_model_files(options.model, options.load_format,
+                                                    options.dummy_seed, options.dummy_type));
   }
   house->model_type = describe_type(*house->files);
   RETURN_IF_ERROR(make_text(options, house.get()));

@@ -54,7 +54,8 @@ struct House {
 // error.
 base::Result<std::unique_ptr<load::ModelFiles>> open_model_files(const std::string& model,
                                                                  const std::string& load_format,
-                                                                 uint64_t dummy_seed);
+                                                                 uint64_t dummy_seed,
+                                                                 const std::string& dummy_type);
 
 // The files, threads and text of a house, without model and engine.
 base::Result<std::unique_ptr<House>> open_house(const ServingOptions& options,

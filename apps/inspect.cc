@@ -7,7 +7,7 @@ namespace apps {
 
 base::Result<void> inspect(const std::string& model, const std::string& load_format) {
   ASSIGN_OR_RETURN(std::unique_ptr<load::ModelFiles> files,
-                   open_model_files(model, load_format, 0));
+                   open_model_files(model, load_format, 0, "BF16"));
   fmt::print("{}", load::describe(*files));
   return {};
 }

@@ -43,6 +43,11 @@ void add_model_options(CLI::App& command, ServingOptions* o) {
   command.add_option("--dummy-seed", o->dummy_seed, "seed of --load-format dummy")
       ->check(kSeed)
       ->capture_default_str();
+  command
+      .add_option("--dummy-type", o->dummy_type,
+                  "type of its matrices: BF16, Q8_0, Q4_0, Q4_1, Q4_K or Q6_K")
+      ->check(CLI::IsMember({"BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K"}))
+      ->capture_default_str();
 }
 
 void add_engine_options(CLI::App& command, ServingOptions* o) {

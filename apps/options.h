@@ -17,6 +17,7 @@ struct ServingOptions {
   std::string model;  // GGUF file, folder with safetensors, config.json (dummy), or a name of hub/
   std::string load_format = "auto";  // auto | dummy
   uint64_t dummy_seed = 0;           // weights of --load-format dummy
+  std::string dummy_type = "BF16";   // of their matrices
   // Behaviour.
   std::string preset = "full";
   KvFlags kv;                           // single values of the preset

@@ -5,10 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <tuple>
 
 #include "load/describe.h"
 #include "load/safetensors_test_writer.h"
@@ -18,10 +20,11 @@ namespace {
 
 using testing::HasSubstr;
 
-std::unique_ptr<ModelFiles> make(const std::string& json, uint64_t seed) {
+std::unique_ptr<ModelFiles> make(const std::string& json, uint64_t seed,
+                                 core::DType type = core::DType::kBF16) {
   TemporaryFolder folder;
   folder.write("config.json", json);
-  auto model = open_model(folder.path() + "/config.json", LoadFormat::kDummy, seed);
+  auto model = open_model(folder.path() + "/config.json", LoadFormat::kDummy, seed, type);
   EXPECT_TRUE(model.ok()) << model.error().message;
   return std::move(model).value();
 }
@@ -73,6 +76,50 @@ TEST(Dummy, VarianceIsOneOverFanIn) {
   for (float v : values(model->tensors.at("blk.0.ffn_norm"))) EXPECT_EQ(v, 1.0f);
   for (float v : values(model->tensors.at("blk.0.attn_q_bias")))
     EXPECT_TRUE(v != 0 && std::fabs(v) < 0.2f);
+}
+
+// REQUIRES: a half of ordinary size.
+float half_at(const std::byte* at) {
+  uint16_t bits;
+  std::memcpy(&bits, at, sizeof(bits));
+  const uint32_t exponent = bits >> 10 & 31;
+  EXPECT_TRUE(exponent > 0 && exponent < 31) << bits;
+  return std::bit_cast<float>(static_cast<uint32_t>(bits & 0x8000) << 16 | (exponent + 112) << 23 |
+                              static_cast<uint32_t>(bits & 0x3FF) << 13);
+}
+
+// Codes of every type times what its block multiplies them by, less its minimum.
+TEST(Dummy, QuantisedMatricesHaveThatVarianceToo) {
+  std::string wide = config_json("qwen2");
+  wide.replace(wide.find("\"intermediate_size\":48"), 22, "\"intermediate_size\":4096");
+  for (const auto& [type, half, scale, code_mean] : {std::tuple{core::DType::kQ8_0, 0, 1.0f, 0.0f},
+                                                     {core::DType::kQ4_0, 0, 1.0f, 8.0f},
+                                                     {core::DType::kQ4_1, 0, 1.0f, 7.5f},
+                                                     {core::DType::kQ4_K, 0, 8.0f, 7.5f},
+                                                     {core::DType::kQ6_K, 208, 4.0f, 32.0f}}) {
+    const core::DTypeInfo& info = core::info(type);
+    SCOPED_TRACE(info.name);
+    const auto model = make(wide, 1, type), again = make(wide, 1, type);
+    const Tensor& down = model->tensors.at("blk.0.ffn_down");
+    EXPECT_EQ(down.type, type);
+    EXPECT_EQ(model->tensors.at("output_norm").type, core::DType::kBF16);
+    // Rows of 32.
+    EXPECT_EQ(model->tensors.at("blk.0.ffn_gate").type,
+              info.block_elements == 32 ? type : core::DType::kBF16);
+    ASSERT_EQ(static_cast<int64_t>(down.bytes.size()),
+              down.shape[0] * core::row_bytes(type, down.shape[1]));
+    EXPECT_TRUE(std::ranges::equal(down.bytes, again->tensors.at("blk.0.ffn_down").bytes));
+    const float d = half_at(&down.bytes[static_cast<size_t>(half)]) * scale;
+    const float deviation = type == core::DType::kQ8_0   ? 73.9f
+                            : type == core::DType::kQ6_K ? 18.47f
+                                                         : 4.61f;
+    EXPECT_NEAR(d * deviation * 64, 1.0f, 0.01f);
+    if (type == core::DType::kQ4_1) {
+      EXPECT_NEAR(half_at(&down.bytes[2]), -code_mean * d, 1e-4f);
+    } else if (type == core::DType::kQ4_K) {
+      EXPECT_NEAR(half_at(&down.bytes[2]) * 8, code_mean * d, 1e-4f);
+    }
+  }
 }
 
 TEST(Dummy, RefusesMoreThanTheMachineHas) {

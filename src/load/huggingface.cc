@@ -277,7 +277,8 @@ Result<std::unique_ptr<ModelFiles>> open_huggingface(const std::string& folder) 
   return model;
 }
 
-Result<std::unique_ptr<ModelFiles>> open_dummy(const std::string& path, uint64_t seed) {
+Result<std::unique_ptr<ModelFiles>> open_dummy(const std::string& path, uint64_t seed,
+                                               core::DType type) {
   struct stat info{};
   const bool is_folder = ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
   const size_t slash = path.rfind('/');
@@ -285,7 +286,7 @@ Result<std::unique_ptr<ModelFiles>> open_dummy(const std::string& path, uint64_t
   const std::string folder = is_folder ? path : parent;
   ASSIGN_OR_RETURN(auto model, open_descriptions(folder, is_folder ? path + "/config.json" : path));
   model->format = "dummy";
-  RETURN_IF_ERROR(make_dummy_weights(path, seed, *model));
+  RETURN_IF_ERROR(make_dummy_weights(path, seed, *model, type));
   return model;
 }
 

@@ -20,7 +20,8 @@ base::Result<std::unique_ptr<ModelFiles>> open_huggingface(const std::string& fo
 
 // --load-format dummy: `path` is a folder with config.json or the config.json itself; weights are
 // made up (dummy.h).
-base::Result<std::unique_ptr<ModelFiles>> open_dummy(const std::string& path, uint64_t seed);
+base::Result<std::unique_ptr<ModelFiles>> open_dummy(const std::string& path, uint64_t seed,
+                                                     core::DType type);
 
 // Fills model.tensors from parsed containers for model.config; tensors borrow from their bytes,
 // Tensor::file stays null. Errors name the first container, or the one a tensor is in.

@@ -25,12 +25,12 @@ Result<std::unique_ptr<ModelFiles>> open_gguf(const std::string& path) {
 }  // namespace
 
 Result<std::unique_ptr<ModelFiles>> open_model(const std::string& path, LoadFormat format,
-                                               uint64_t dummy_seed) {
+                                               uint64_t dummy_seed, core::DType dummy_type) {
   struct stat info{};
   if (::stat(path.c_str(), &info) != 0) {
     return base::error(Code::kNotFound, "{}: no such file or folder", path);
   }
-  if (format == LoadFormat::kDummy) return open_dummy(path, dummy_seed);
+  if (format == LoadFormat::kDummy) return open_dummy(path, dummy_seed, dummy_type);
   if (S_ISDIR(info.st_mode)) return open_huggingface(path);
   if (path.ends_with(".json")) {
     return base::error(

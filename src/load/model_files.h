@@ -51,14 +51,15 @@ struct ModelFiles {
   int64_t weight_bytes = 0;
 };
 
-// What open_model does with weights. kDummy makes seeded random BF16 weights of the right shapes
-// from config.json alone.
+// What open_model does with weights. kDummy makes seeded random weights of the right shapes from
+// config.json alone.
 enum class LoadFormat : uint8_t { kAuto, kDummy };
 
-// `path`: a .gguf file, a folder with config.json, or (kDummy) a config.json. Errors: kNotFound,
-// kIo, kInvalidArgument (damaged), kUnsupported (an architecture, type or option that changes the
-// mathematics and is not implemented, by name).
+// `dummy_type`: one that can_be_dummy() (dummy.h). `path`: a .gguf file, a folder with config.json,
+// or (kDummy) a config.json. Errors: kNotFound, kIo, kInvalidArgument (damaged), kUnsupported (an
+// architecture, type or option that changes the mathematics and is not implemented, by name).
 base::Result<std::unique_ptr<ModelFiles>> open_model(const std::string& path, LoadFormat format,
-                                                     uint64_t dummy_seed);
+                                                     uint64_t dummy_seed,
+                                                     core::DType dummy_type = core::DType::kBF16);
 
 }  // namespace load
