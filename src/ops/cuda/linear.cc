@@ -9,6 +9,7 @@
 #include "device/cuda/status.h"
 #include "ops/cuda/bias_bf16.h"
 #include "ops/cuda/cublaslt_plan.h"
+#include "ops/cuda/quantised.h"
 
 namespace ops::cuda {
 namespace {
@@ -44,6 +45,7 @@ class CublasLinear final : public Linear {
   base::Result<const Plan*> plan_for(device::cuda::Stream& stream, const LinearArgs& args);
   base::Result<Plan> make_plan(const Key& key) const;
   bool prefers_small(const LinearArgs& args) const;
+  void run_quantised(device::cuda::Stream& stream, LinearArgs args) const;
   const void* prepare_bias(cudaStream_t stream, const LinearArgs& args);
   base::Result<void> multiply(cudaStream_t stream, const Plan& plan, const LinearArgs& args);
   base::Result<bool> small_agrees(device::cuda::Stream& stream, const Plan& plan,
@@ -168,13 +170,28 @@ bool CublasLinear::prefers_small(const LinearArgs& args) const {
   return args.rows <= std::min<int64_t>(rows_max, options_.small_rows_max);
 }
 
+void CublasLinear::run_quantised(device::cuda::Stream& stream, LinearArgs args) const {
+  const int64_t rows = args.rows, together = quantised_rows_max();
+  for (int64_t begin = 0; begin < rows; begin += together) {
+    args.rows = std::min(together, rows - begin);
+    quantised_linear(stream.handle(), args, options_.num_sms);
+    args.x += together * args.x_stride;
+    if (args.y != nullptr) args.y += together * args.y_stride;
+    if (args.y32 != nullptr) args.y32 += together * args.y_stride;
+  }
+}
+
 base::Result<void> CublasLinear::run(device::cuda::Stream& stream, const LinearArgs& args) {
   const Weight& w = args.weight;
   CHECK(w.rows % 8 == 0 && w.cols % 8 == 0 && args.x_stride % 8 == 0 && args.y_stride % 8 == 0,
         "N {}, K {}, strides {} and {}", w.rows, w.cols, args.x_stride, args.y_stride);
-  CHECK(w.type == core::DType::kBF16, "a weight of type {}", core::info(w.type).name);
   CHECK((args.y == nullptr) != (args.y32 == nullptr) && !(args.accumulate && args.y != nullptr));
   if (args.rows == 0) return {};
+  if (can_stay_quantised(w.type)) {
+    run_quantised(stream, args);
+    return {};
+  }
+  CHECK(w.type == core::DType::kBF16, "a weight of type {}", core::info(w.type).name);
   const bool prefers = prefers_small(args);
   if (!prefers || options_.deterministic) {
     ASSIGN_OR_RETURN(const Plan* plan, plan_for(stream, args));

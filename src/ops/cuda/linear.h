@@ -1,5 +1,6 @@
 // y = x W^T (+ bias) (+ y) on the GPU, BF16 operands, FP32 sums: cuBLASLt behind plans cached by
-// shape, and a persistent kernel of our own for few rows.
+// shape, and a persistent kernel of our own for few rows; quantised weights by another
+// (quantised.h).
 //
 // cuBLASLt is loaded at run time (dlopen), so that a program which never touches a GPU starts
 // without it. Thread: the engine's. Allocates nothing after create() except plans of new shapes.
@@ -47,7 +48,10 @@ class Linear {
   static base::Result<std::unique_ptr<Linear>> create(const device::cuda::GpuInfo& gpu,
                                                       const LinearOptions& options);
   virtual ~Linear() = default;
-  // TOLERANCE against reference::linear over the same BF16 operands, relative to sum |x w|: FP32
+  // A quantised weight is read once for each 32 rows: dequantise() it first where rows are many.
+  //
+  // TOLERANCE against reference::linear over the same BF16 operands (a quantised weight is not
+  // rounded), relative to sum |x w|: FP32
   // output 1e-5 * sqrt(K); BF16 output 2^-8 of itself more, and with more than 64 rows the bias is
   // rounded to BF16 first. REQUIRES: strides multiples of 8, x and weight aligned to 16 bytes.
   // Capturable in a graph once a shape was run; the first run of a shape makes a plan (with

@@ -1,5 +1,6 @@
 // Embedding, norms and gates: each row (or vector of eight elements) is read once, in 16-byte
 // pieces, and written once. docs/ops/row_ops.md has bounds and measurements.
+#include "ops/cuda/quantised.h"
 #include "ops/cuda/row_ops.h"
 
 #include "ops/cuda/row_blocks.cuh"
@@ -14,7 +15,8 @@ __global__ void __launch_bounds__(256) embed_kernel(EmbedArgs args) {
   let_next_start();
   const int64_t row = blockIdx.x;
   const int32_t token = args.tokens[row];
-  const __nv_bfloat16* from = args.table + int64_t{token} * args.width;
+  const auto* from =
+      reinterpret_cast<const __nv_bfloat16*>(args.table.data) + int64_t{token} * args.width;
   float* to = args.hidden + row * args.width;
   for (int64_t i = 8 * threadIdx.x; i < args.width; i += 8 * blockDim.x) {
     float x[8] = {};
@@ -102,6 +104,7 @@ __global__ void __launch_bounds__(kGateThreads) gated_kernel(GateArgs args) {
 void embed(cudaStream_t stream, const EmbedArgs& args) {
   if (args.rows == 0) return;
   CHECK(args.width % 8 == 0, "rows of {} elements", args.width);
+  if (args.table.type != core::DType::kBF16) return embed_quantised(stream, args);
   const int64_t threads = round_up(args.width / 8, 32);
   launch({.name = "embed",
           .grid = dim3(static_cast<unsigned>(args.rows)),

@@ -15,14 +15,15 @@
 
 #include "device/cuda/runtime.h"
 #include "ops/cuda/kv.h"
+#include "ops/cuda/weight.h"
 
 namespace ops::cuda {
 
 // hidden[t] = scale * table[tokens[t]]; zeros for a negative token (a padding row).
 struct EmbedArgs {
-  const __nv_bfloat16* table = nullptr;  // (V, E)
-  const int32_t* tokens = nullptr;       // (T)
-  int64_t rows = 0, width = 0;           // T, E (a multiple of 8)
+  Weight table;                     // (V, E), BF16 or quantised (quantised.h)
+  const int32_t* tokens = nullptr;  // (T)
+  int64_t rows = 0, width = 0;      // T, E (a multiple of 8)
   float scale = 1.0f;
   float* hidden = nullptr;  // (T, E)
 };

@@ -152,7 +152,7 @@ void measure_norms(Bench& bench, int64_t rows) {
   for (int32_t& token : tokens) token = static_cast<int32_t>(random() % kVocab);
   const int32_t* ids = bench.upload(tokens);
   bench.row("embed", rows, 6 * elements, [&](int i) {
-    ops::cuda::embed(bench.stream(), {.table = table,
+    ops::cuda::embed(bench.stream(), {.table = ops::cuda::Weight::of(table, kVocab, kModelDim),
                                       .tokens = ids + static_cast<int64_t>(set(i)) * rows,
                                       .rows = rows,
                                       .width = kModelDim,

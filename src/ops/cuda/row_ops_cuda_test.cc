@@ -70,12 +70,13 @@ TEST_F(RowOpsTest, EmbedCopiesScaledRows) {
       for (int32_t& token : tokens) token = static_cast<int32_t>(random_() % kVocab);
       if (rows > 1) tokens[1] = -1;
       float* hidden = poisoned<float>(rows * width);
-      embed(stream(), {.table = bf16(upload(table)),
-                       .tokens = upload(tokens),
-                       .rows = static_cast<int64_t>(rows),
-                       .width = static_cast<int64_t>(width),
-                       .scale = 1.5f,
-                       .hidden = hidden});
+      embed(stream(),
+            {.table = Weight::of(bf16(upload(table)), kVocab, static_cast<int64_t>(width)),
+             .tokens = upload(tokens),
+             .rows = static_cast<int64_t>(rows),
+             .width = static_cast<int64_t>(width),
+             .scale = 1.5f,
+             .hidden = hidden});
       const std::vector<float> got = download(hidden, rows * width);
       for (size_t i = 0; i < got.size(); ++i) {
         const int32_t token = tokens[i / width];

@@ -40,8 +40,8 @@ __device__ __forceinline__ void sync() {
 }
 
 // One output: bias, residual, rounding.
-__device__ __forceinline__ void write_output(const SmallLinearParams& p, int row, int output,
-                                             float sum) {
+template <class Params>
+__device__ __forceinline__ void write_output(const Params& p, int row, int output, float sum) {
   if (p.bias != nullptr) sum += p.bias[output];
   const int64_t at = row * p.y_stride + output;
   if (p.y32 == nullptr) {
