@@ -49,7 +49,7 @@ class Fp8Linear {
   static int64_t planned_bytes(const LinearOptions& options);
   virtual ~Fp8Linear() = default;
   // TOLERANCE against sums in double over the same codes and scales, relative to sum |x w|: FP32
-  // output 2^-11, and 2^-8 where all products have one sign (Hopper's matrix unit cuts products off
+  // output 2^-11, and 2^-9 where all products have one sign (Hopper's matrix unit cuts products off
   // some 13 bits below its sum, which holds 128 of them); BF16 output 2^-8 of itself more.
   // REQUIRES: y_stride a multiple of 8, x and weight aligned to 16 bytes. Capturable in a graph
   // once a shape was run. Errors: kUnsupported.
