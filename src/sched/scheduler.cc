@@ -410,8 +410,10 @@ bool Scheduler::amend(core::StepPlan* plan, core::TransferPlan* transfers) {
   for (size_t i = 0; i < planned_.size(); ++i) {
     if (planned_[i]->planned.empty()) continue;  // it has left
     plan->num_rows += planned_[i]->planned.rows();
-    planned_[kept] = planned_[i];
-    plan->segments[kept] = plan->segments[i];
+    if (kept < i) {
+      planned_[kept] = planned_[i];
+      plan->segments[kept] = plan->segments[i];
+    }
     ++kept;
   }
   planned_.resize(kept);
