@@ -4,8 +4,8 @@
 // A cluster of blocks takes each (slot, head). Its warps share the row's units (page_score.cuh) and
 // put their scores into the shared memory of the cluster's first block, which then selects
 // (page_select.cuh). A score has the bits that page_score() gives it, so nothing differs from the
-// two launches. Clusters cannot help each other: from some tens of (row, head)s on page_score(),
-// which shares the work of all rows evenly, is faster.
+// two launches. Clusters cannot help each other: with more rows or longer ones page_score(), which
+// shares the work of all rows evenly, is faster.
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
@@ -112,6 +112,20 @@ void launch_fused(cudaStream_t stream, const SelectArgs& args, const ScoreShape&
          kernel, args, shape, static_cast<int32_t>(scores_offset(args)));
 }
 
+// Blocks for each (row, head) where one launch is faster than two, else 0: as far as measured
+// (docs/ops/page_selection.md). Two launches' blocks find room beside each other while there are no
+// more of them than SMs; how much they may have to read together does not depend on how many.
+int blocks_of_cluster(const SelectArgs& args) {
+  constexpr int64_t kBytesMax = 9 << 20;
+  const int64_t places = int64_t{args.score.rows_max} * args.score.num_kv_heads;
+  const int64_t bytes = places * args.score.state.pages_max * args.score.page.stats_bytes();
+  if (bytes > kBytesMax || !can_select_in_one_launch(args)) return 0;
+  for (int blocks : {8, 4, 2}) {
+    if (places * blocks <= args.score.num_sms) return blocks;
+  }
+  return 0;
+}
+
 }  // namespace
 
 bool can_select_in_one_launch(const SelectArgs& args) {
@@ -131,13 +145,8 @@ void select_in_one_launch(cudaStream_t stream, const SelectArgs& args, int clust
 }
 
 void score_and_select(cudaStream_t stream, const SelectArgs& args) {
-  // Measured on an H200 (docs/ops/page_selection.md): what more places or pages make slower is
-  // what more blocks read faster.
-  constexpr int kPlacesMax = 16, kPagesMax = 2048, kClusterBlocks = 8;
-  if (args.score.rows_max * args.score.num_kv_heads <= kPlacesMax &&
-      args.score.state.pages_max <= kPagesMax && can_select_in_one_launch(args)) {
-    return select_in_one_launch(stream, args, kClusterBlocks);
-  }
+  const int cluster_blocks = blocks_of_cluster(args);
+  if (cluster_blocks > 0) return select_in_one_launch(stream, args, cluster_blocks);
   page_score(stream, args.score);
   select_and_resolve(stream, args);
 }
