@@ -38,6 +38,17 @@ core::KvColumns KvOptions::selecting_columns() const {
   return core::KvColumns::retrieval(num_layers, num_kv_heads, kinds);
 }
 
+core::KvColumns KvOptions::dense_columns() const {
+  core::HeadKinds kinds{.num_layers = num_layers, .num_kv_heads = num_kv_heads, .kinds = {}};
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
+    for (int32_t head = 0; head < num_kv_heads; ++head) {
+      const bool is_dense = is_sparse() && layer < sparse.dense_layers;
+      kinds.kinds.push_back(is_dense ? heads.at(layer, head) : core::HeadKind{.local = 1});
+    }
+  }
+  return core::KvColumns::retrieval(num_layers, num_kv_heads, kinds);
+}
+
 core::RingShape KvOptions::ring() const {
   return rings ? core::ring_shape(heads, page.page_tokens, rows_max) : core::RingShape{};
 }
@@ -63,6 +74,11 @@ int32_t KvOptions::open_rows() const {
 int32_t KvOptions::decode_rows_max() const {
   constexpr int32_t kReplayRows = 16;
   return std::min(rows_max, std::max(max_num_seqs, kReplayRows));
+}
+
+int32_t KvOptions::dense_rows_max() const {
+  constexpr int32_t kRows = 8;  // of 128k tokens: 4 MiB of lists
+  return std::min(kRows, decode_rows_max());
 }
 
 int32_t KvOptions::logits_rows_max() const {
@@ -94,8 +110,14 @@ void count_gpu(const KvOptions& options, KvBytes* bytes) {
   // Stamps and a kept selection a column, and the table of rows.
   bytes->slot_state =
       selecting * (pages_max + options.selected_max() + 1) * 4 + align(pages_max * 4);
-  // Where pages are and which page is there a column; homes and cached rows.
-  bytes->slot_tier = (2 * selecting + 2) * pages_max * 4;
+  // Where pages are and which page is there a column, and stamps of dense ones; homes and cached
+  // rows.
+  const int64_t dense = options.dense_columns().num_columns();
+  bytes->slot_tier = (2 * selecting + 3 * dense + 2) * pages_max * 4;
+  if (dense > 0) {
+    bytes->dense_lists =
+        int64_t{options.dense_rows_max()} * options.num_kv_heads * (3 * pages_max + 2) * 4;
+  }
   if (options.page.is_quantised()) {
     bytes->open_pages = (options.open_rows() - options.max_num_seqs) * bytes->slot_open;
   }

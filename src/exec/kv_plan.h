@@ -39,7 +39,9 @@ struct KvOptions {
   core::KvColumns block_columns() const;      // whose pages live in blocks
   core::KvColumns ring_columns() const;       // none without rings
   core::KvColumns selecting_columns() const;  // whose pages have statistics and are selected
-  core::RingShape ring() const;               // no frames without rings
+  // Of dense layers in front of selecting ones: retrieval heads that attend to all pages.
+  core::KvColumns dense_columns() const;
+  core::RingShape ring() const;  // no frames without rings
   // Quantised KV: BF16 pages being filled, one a slot and head in each layer, and in as many layers
   // of pretence behind the last those that rows of one layer of one step begin and fill.
   core::PageShape open_page() const;
@@ -48,6 +50,8 @@ struct KvOptions {
   int32_t open_rows() const;
   // On a GPU: decode rows that attend together, all of a step but for long replays.
   int32_t decode_rows_max() const;
+  // On a GPU with a host tier: rows of those that list all their pages together in a dense layer.
+  int32_t dense_rows_max() const;
   // On a GPU: rows whose logits are made together.
   int32_t logits_rows_max() const;
   // On a GPU: rows that a step of `rows` decode rows, one a sequence, is padded to, so that few
@@ -64,6 +68,7 @@ struct KvBytes {
   int64_t slot_tier = 0;    // of a slot on a GPU with a host tier: tables of residency
   int64_t slot_open = 0;    // of a slot: BF16 pages that its next rows go on with, quantised KV
   int64_t open_pages = 0;   // BF16 pages that the rows of one layer begin, quantised KV
+  int64_t dense_lists = 0;  // on a GPU with a host tier: lists of all pages of a dense layer's rows
   int64_t scratch = 0;      // scores and lists of the rows of one layer
 
   int64_t block() const { return block_pages + block_stats; }

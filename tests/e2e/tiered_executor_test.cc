@@ -134,13 +134,17 @@ TEST(Tiered, SlowSaves) {
   run_tiered({}, options, true);
 }
 
-#ifndef TINY_CUDA  // not there yet
 TEST(Tiered, DenseFirstLayers) {
+  for (const int32_t dense_layers : {1, 2}) {
+    TinyTier options = tier();
+    options.scratch_frames = 80;  // all pages of a layer
+    run_tiered({.dense_layers = dense_layers}, options, true);
+  }
+  // Room for both sequences at once.
   TinyTier options = tier();
-  options.scratch_frames = 80;  // all pages of a layer
-  run_tiered({.dense_layers = 1}, options, true);
+  options.scratch_frames = 200;
+  run_tiered({.reuse_interval = 4, .dense_layers = 1}, options, false);
 }
-#endif
 
 // Two thirds of the heads stream, one of them in a layer without any other.
 core::HeadKinds streaming_heads() {
@@ -152,6 +156,16 @@ core::HeadKinds streaming_heads() {
 
 TEST(Tiered, StreamingHeads) {
   run_tiered({.heads = streaming_heads()}, tier(), true);
+}
+TEST(Tiered, DenseFirstLayersWithStreamingHeads) {
+  TinyTier options = tier();
+  options.scratch_frames = 80;
+  run_tiered({.dense_layers = 1, .heads = streaming_heads()}, options, true);
+}
+TEST(Tiered, DenseFirstLayersOfQuantisedPages) {
+  TinyTier options = tier();
+  options.scratch_frames = 80;
+  run_tiered({.dense_layers = 1, .kv_type = core::DType::kI8}, options, true);
 }
 
 TEST(Tiered, QuantisedPages) {

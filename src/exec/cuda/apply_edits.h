@@ -12,7 +12,8 @@ struct ApplyEditsArgs {
   const TableEdit* edits = nullptr;  // on the device; none of a whole slot
   int32_t num_edits = 0;
   int32_t pages_max = 0;
-  int32_t num_columns = 0;      // selecting ones
+  int32_t num_columns = 0;  // selecting ones
+  // Edits of tables that are null are passed over.
   int32_t* rows = nullptr;      // (slots, pages_max)
   int32_t* blocks = nullptr;    // (slots, pages_max); null without a host tier, as those below
   int32_t* own_rows = nullptr;  // (slots, pages_max)

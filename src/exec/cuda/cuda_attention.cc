@@ -53,6 +53,7 @@ base::Result<void> CudaAttention::allocate(Stream& stream) {
 
 void CudaAttention::begin_pass(Stream& stream) {
   if (inputs_.pass().selects_max > 0) forget_lists(stream);
+  if (inputs_.pass().dense_selects_max > 0) dense_->forget(stream);
 }
 
 // Rows that select nothing attend to everything: -1 stands for that.
@@ -70,6 +71,12 @@ base::Result<void> CudaAttention::attend(Stream& stream, const model::cuda::Atte
   ops::cuda::rope_and_write(stream.handle(), qkv);
   seal(stream, args.layer, kv);
   if (!args.fill_random) attend_prompts(stream, args, kv);
+  if (pass.dense_selects_max > 0 && dense_->lists(args.layer)) {
+    for (size_t group = 0; group < pass.dense_groups.size(); ++group) {
+      RETURN_IF_ERROR(attend_dense_group(stream, args, kv, group));
+    }
+    return {};
+  }
   for (size_t group = 0; group < pass.groups.size(); ++group) {
     RETURN_IF_ERROR(attend_group(stream, args, kv, group));
   }
@@ -110,27 +117,58 @@ void CudaAttention::attend_prompts(Stream& stream, const model::cuda::AttendArgs
                                 .num_sms = gpu_.num_sms});
 }
 
+ops::cuda::DecodeArgs CudaAttention::decode_args(const model::cuda::AttendArgs& args,
+                                                 const ops::cuda::KvLayer& kv,
+                                                 const DecodeGroup& g) const {
+  const ops::cuda::StepRows& rows = inputs_.pass().rows;
+  const int32_t num_rows = g.row_end - g.row_begin;
+  return {.kv = kv,
+          .rows = {.num_rows = num_rows,
+                   .tokens = rows.tokens + g.row_begin,
+                   .positions = rows.positions + g.row_begin,
+                   .row_tables = rows.row_tables + g.row_begin,
+                   .tables = rows.tables},
+          .num_rows = num_rows,
+          .q = args.qkv.qkv + g.row_begin * args.qkv_stride,
+          .q_stride = args.qkv_stride,
+          .num_q_heads = num_q_heads_,
+          .softmax_scale = args.softmax_scale,
+          .out = args.out + g.row_begin * args.out_stride,
+          .out_stride = args.out_stride,
+          .workspace = decode_workspace_.data(),
+          .context_max = options_.context_max,
+          .num_sms = gpu_.num_sms};
+}
+
+// Every row over all its pages, those that the device does not hold by way of scratch.
+base::Result<void> CudaAttention::attend_dense_group(Stream& stream,
+                                                     const model::cuda::AttendArgs& args,
+                                                     const ops::cuda::KvLayer& kv, size_t group) {
+  const Pass& pass = inputs_.pass();
+  const DecodeGroup& g = pass.dense_groups[group];
+  ops::cuda::DecodeArgs decode = decode_args(args, kv, g);
+  if (g.selects_max > 0) {
+    if (pass.dense_groups.size() > 1) dense_->forget(stream);
+    ops::cuda::SelectArgs list = select_args(args, g);
+    list.score.rows = pass.dense_selects + g.select_begin;
+    list.score.num_rows = pass.num_dense_selects + group;
+    dense_->fill(args.layer, &list);
+    tier_->complete(args.layer, &list);
+    ops::cuda::select_and_resolve(stream.handle(), list);
+    RETURN_IF_ERROR(tier_->gather(stream, list, g.row_end - g.row_begin,
+                                  gather_progress_.as<GatherProgress>(),
+                                  outputs_.counters(g.select_begin).gather_ns));
+    dense_->fill(&decode);
+  }
+  ops::cuda::decode_attention(stream.handle(), decode);
+  return {};
+}
+
 base::Result<void> CudaAttention::attend_group(Stream& stream, const model::cuda::AttendArgs& args,
                                                const ops::cuda::KvLayer& kv, size_t group) {
   const Pass& pass = inputs_.pass();
   const DecodeGroup& g = pass.groups[group];
-  const int32_t num_rows = g.row_end - g.row_begin;
-  ops::cuda::DecodeArgs decode{.kv = kv,
-                               .rows = {.num_rows = num_rows,
-                                        .tokens = pass.rows.tokens + g.row_begin,
-                                        .positions = pass.rows.positions + g.row_begin,
-                                        .row_tables = pass.rows.row_tables + g.row_begin,
-                                        .tables = pass.rows.tables},
-                               .num_rows = num_rows,
-                               .q = args.qkv.qkv + g.row_begin * args.qkv_stride,
-                               .q_stride = args.qkv_stride,
-                               .num_q_heads = num_q_heads_,
-                               .softmax_scale = args.softmax_scale,
-                               .out = args.out + g.row_begin * args.out_stride,
-                               .out_stride = args.out_stride,
-                               .workspace = decode_workspace_.data(),
-                               .context_max = options_.context_max,
-                               .num_sms = gpu_.num_sms};
+  ops::cuda::DecodeArgs decode = decode_args(args, kv, g);
   if (kv_.num_selecting(args.layer) > 0 && g.selects_max > 0) {
     if (pass.groups.size() > 1) forget_lists(stream);
     RETURN_IF_ERROR(select(stream, args, group));
@@ -147,46 +185,53 @@ base::Result<void> CudaAttention::attend_group(Stream& stream, const model::cuda
   return {};
 }
 
+// What a selection and a list of all pages have in common. `rows` are the caller's.
+ops::cuda::SelectArgs CudaAttention::select_args(const model::cuda::AttendArgs& args,
+                                                 const DecodeGroup& g) {
+  const Pass& pass = inputs_.pass();
+  const StepCounters counters = outputs_.counters(g.select_begin);
+  return {.score = {.page = options_.page,
+                    .q = args.qkv.qkv + g.row_begin * args.qkv_stride,
+                    .q_stride = args.qkv_stride,
+                    .num_q_heads = num_q_heads_,
+                    .num_kv_heads = options_.num_kv_heads,
+                    .stats = kv_.stats(),
+                    .selecting_columns = kv_.selecting_columns(args.layer),
+                    .state = select_->state(),
+                    .rows_max = g.selects_max,
+                    .layer = args.layer,
+                    .reuse_interval = options_.sparse.reuse_interval,
+                    .scores = scores_.as<float>(),
+                    .num_sms = gpu_.num_sms},
+          .sink_pages = options_.sparse.sink_pages,
+          .pool = kv_.pool(),
+          .columns = kv_.frame_columns(args.layer),
+          .tables = pass.rows.tables,
+          .row_tables = pass.rows.row_tables + g.row_begin,
+          .scratch_begin = kv_.scratch_begin(),
+          .scratch_frames = kv_.scratch_frames(),
+          .list_stride = options_.listed_max(),
+          .frames = frames_.as<int32_t>(),
+          .num_listed = num_listed_.as<int32_t>(),
+          .miss_homes = miss_homes_.as<int32_t>(),
+          .miss_frames = miss_frames_.as<int32_t>(),
+          .num_misses = num_misses_.as<int32_t>(),
+          .scratch_taken = scratch_taken_.as<int32_t>(),
+          .selected_pages = counters.selected,
+          .missed_pages = counters.missed,
+          .evicted_pages = counters.evicted,
+          .scratch_pages = counters.scratch,
+          .error = counters.error};
+}
+
 // What the group's rows attend to: listed frames, and (with a tier) pages on their way there.
 base::Result<void> CudaAttention::select(Stream& stream, const model::cuda::AttendArgs& args,
                                          size_t group) {
   const Pass& pass = inputs_.pass();
   const DecodeGroup& g = pass.groups[group];
-  const StepCounters counters = outputs_.counters(g.select_begin);
-  ops::cuda::SelectArgs select{.score = {.page = options_.page,
-                                         .q = args.qkv.qkv + g.row_begin * args.qkv_stride,
-                                         .q_stride = args.qkv_stride,
-                                         .num_q_heads = num_q_heads_,
-                                         .num_kv_heads = options_.num_kv_heads,
-                                         .stats = kv_.stats(),
-                                         .selecting_columns = kv_.selecting_columns(args.layer),
-                                         .state = select_->state(),
-                                         .rows = pass.selects + g.select_begin,
-                                         .num_rows = pass.num_selects + group,
-                                         .rows_max = g.selects_max,
-                                         .layer = args.layer,
-                                         .reuse_interval = options_.sparse.reuse_interval,
-                                         .scores = scores_.as<float>(),
-                                         .num_sms = gpu_.num_sms},
-                               .sink_pages = options_.sparse.sink_pages,
-                               .pool = kv_.pool(),
-                               .columns = kv_.frame_columns(args.layer),
-                               .tables = pass.rows.tables,
-                               .row_tables = pass.rows.row_tables + g.row_begin,
-                               .scratch_begin = kv_.scratch_begin(),
-                               .scratch_frames = kv_.scratch_frames(),
-                               .list_stride = options_.listed_max(),
-                               .frames = frames_.as<int32_t>(),
-                               .num_listed = num_listed_.as<int32_t>(),
-                               .miss_homes = miss_homes_.as<int32_t>(),
-                               .miss_frames = miss_frames_.as<int32_t>(),
-                               .num_misses = num_misses_.as<int32_t>(),
-                               .scratch_taken = scratch_taken_.as<int32_t>(),
-                               .selected_pages = counters.selected,
-                               .missed_pages = counters.missed,
-                               .evicted_pages = counters.evicted,
-                               .scratch_pages = counters.scratch,
-                               .error = counters.error};
+  ops::cuda::SelectArgs select = select_args(args, g);
+  select.score.rows = pass.selects + g.select_begin;
+  select.score.num_rows = pass.num_selects + group;
   // Without a tier block b stands in row b.
   select.score.state.blocks = rows_table_;
   if (forced_ != nullptr && g.select_begin + g.selects_max <= forced_->rows_max()) {
@@ -202,7 +247,8 @@ base::Result<void> CudaAttention::select(Stream& stream, const model::cuda::Atte
   ops::cuda::score_and_select(stream.handle(), select);
   if (tier_ == nullptr) return {};
   return tier_->gather(stream, select, g.row_end - g.row_begin,
-                       gather_progress_.as<GatherProgress>(), counters.gather_ns);
+                       gather_progress_.as<GatherProgress>(),
+                       outputs_.counters(g.select_begin).gather_ns);
 }
 
 // Pages that the last segment rows went on in are the slots' own from now on; and what the pass

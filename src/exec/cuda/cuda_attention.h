@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "device/cuda/runtime.h"
 #include "exec/cuda/cuda_kv.h"
+#include "exec/cuda/dense_lists.h"
 #include "exec/cuda/forced_selections.h"
 #include "exec/cuda/kv_tier.h"
 #include "exec/cuda/select_memory.h"
@@ -35,6 +36,9 @@ class CudaAttention final : public model::cuda::LayerAttention {
 
   // Borrowed; null: rows select for themselves. Before the first pass.
   void set_forced(const ForcedSelections* forced) { forced_ = forced; }
+
+  // Borrowed; null: there are no dense layers above a host tier. Before the first pass.
+  void set_dense(DenseLists* dense) { dense_ = dense; }
 
   // Before the layers of a pass and behind them; attend() runs the pass of `inputs`.
   void begin_pass(device::cuda::Stream& stream);
@@ -62,6 +66,12 @@ class CudaAttention final : public model::cuda::LayerAttention {
                       const ops::cuda::KvLayer& kv) const;
   base::Result<void> attend_group(device::cuda::Stream& stream, const model::cuda::AttendArgs& args,
                                   const ops::cuda::KvLayer& kv, size_t group);
+  base::Result<void> attend_dense_group(device::cuda::Stream& stream,
+                                        const model::cuda::AttendArgs& args,
+                                        const ops::cuda::KvLayer& kv, size_t group);
+  ops::cuda::DecodeArgs decode_args(const model::cuda::AttendArgs& args,
+                                    const ops::cuda::KvLayer& kv, const DecodeGroup& group) const;
+  ops::cuda::SelectArgs select_args(const model::cuda::AttendArgs& args, const DecodeGroup& group);
   base::Result<void> select(device::cuda::Stream& stream, const model::cuda::AttendArgs& args,
                             size_t group);
   bool attends_beside() const { return tier_ != nullptr && tier_->gathers_beside(); }
@@ -76,6 +86,7 @@ class CudaAttention final : public model::cuda::LayerAttention {
   const StepInputs& inputs_;
   StepOutputs& outputs_;
   const ForcedSelections* forced_ = nullptr;
+  DenseLists* dense_ = nullptr;
   // Of the rows of a group, by place: row * Hk + head.
   device::cuda::Buffer scores_;      // (rows, Hk, pages_max) f32
   device::cuda::Buffer frames_;      // (places, listed_max) selected frames

@@ -105,6 +105,7 @@ base::Result<void> CudaExecutor::allocate() {
   ASSIGN_OR_RETURN(attention_,
                    CudaAttention::create(gpu_, *stream_, kv, config.num_q_heads, kv_, select_.get(),
                                          tier_.get(), slot_memory_->rows(), *inputs_, outputs_));
+  attention_->set_dense(dense_.get());
   if (options_.tap != nullptr && select_ != nullptr) {
     ASSIGN_OR_RETURN(forced_, ForcedSelections::create(kv, *options_.tap));
     attention_->set_forced(forced_.get());
@@ -129,6 +130,10 @@ base::Result<void> CudaExecutor::allocate_tier() {
                                             .kv = &kv_,
                                             .memory = slot_memory_.get(),
                                             .tables = tables_.get()}));
+  if (options_.kv.dense_columns().num_columns() > 0) {
+    ASSIGN_OR_RETURN(dense_, DenseLists::create(gpu_, *stream_, options_.kv, kv_));
+    slot_memory_->set_dense_residency(dense_->state(), dense_->frame_column_of());
+  }
   if (options_.disk) {
     ASSIGN_OR_RETURN(disk_, CudaDisk::create(*stream_, options_.kv, *options_.disk, kv_, *tier_));
   }
@@ -144,7 +149,7 @@ int64_t CudaExecutor::count_device_bytes() const {
   int64_t total = kv_.bytes() + bytes.slot_state * kv.max_num_seqs + bytes.scratch +
                   staging_bytes(decoder_->config(), kv, gpu_.num_sms) + decoder_->workspace_bytes();
   if (tier_ != nullptr) {
-    total += tier_->bytes() + bytes.slot_tier * kv.max_num_seqs +
+    total += tier_->bytes() + bytes.dense_lists + bytes.slot_tier * kv.max_num_seqs +
              (prefill_ != nullptr ? prefill_->bytes() : 0);
   }
   return total;
@@ -289,7 +294,7 @@ base::Result<void> CudaExecutor::finish_tile(const Pass& pass, size_t index) {
 // Replays run the launches of the pass that was captured: one group, and no round trip.
 bool CudaExecutor::can_replay(const Pass& pass, int32_t pad_rows) const {
   return options_.use_graphs && pad_rows > 0 && pass.groups.size() == 1 &&
-         (tier_ == nullptr || tier_->is_capturable());
+         pass.dense_groups.size() <= 1 && (tier_ == nullptr || tier_->is_capturable());
 }
 
 base::Result<void> CudaExecutor::launch(const Pass& pass, int32_t pad_rows,
@@ -299,7 +304,8 @@ base::Result<void> CudaExecutor::launch(const Pass& pass, int32_t pad_rows,
     graphs_.clear();
     edits_moved_ = samples_.moved();
   }
-  StepGraph& step = graphs_[{pad_rows, pass.selects_max > 0, pass.seals_max > 0}];
+  StepGraph& step =
+      graphs_[{pad_rows, pass.selects_max > 0, pass.dense_selects_max > 0, pass.seals_max > 0}];
   if (!std::exchange(step.is_warm, true)) return enqueue(pass);
   if (step.graph.empty()) {
     base::Result<void> enqueued;

@@ -25,6 +25,7 @@
 #include "exec/cuda/cuda_disk.h"
 #include "exec/cuda/cuda_kv.h"
 #include "exec/cuda/cuda_tier.h"
+#include "exec/cuda/dense_lists.h"
 #include "exec/cuda/sample_inputs.h"
 #include "exec/cuda/segmented.h"
 #include "exec/cuda/select_memory.h"
@@ -83,8 +84,9 @@ class CudaExecutor final : public Executor, private TileRunner {
   device::cuda::Stream& stream() { return *stream_; }
 
  private:
-  // The launches of a padded pass: rows, whether any select, whether any fill a page.
-  using GraphKey = std::tuple<int32_t, bool, bool>;
+  // The launches of a padded pass: rows, whether any select, whether any list all their pages in
+  // dense layers, whether any fill a page.
+  using GraphKey = std::tuple<int32_t, bool, bool, bool>;
   struct StepGraph {
     bool is_warm = false;  // ran once, so that every product has its plan
     device::cuda::Graph graph;
@@ -124,6 +126,7 @@ class CudaExecutor final : public Executor, private TileRunner {
   std::unique_ptr<SlotMemory> slot_memory_;
   std::unique_ptr<SlotTables> tables_;
   std::unique_ptr<CudaTier> tier_;             // or null
+  std::unique_ptr<DenseLists> dense_;          // dense layers above a host tier, or null
   std::unique_ptr<SegmentedPrefill> prefill_;  // with a host tier
   std::unique_ptr<CudaDisk> disk_;             // or null
   std::unique_ptr<StepInputs> inputs_;

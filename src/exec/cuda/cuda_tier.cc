@@ -31,12 +31,6 @@ base::Result<std::unique_ptr<CudaTier>> CudaTier::create(const device::cuda::Gpu
                                                          const KvOptions& kv_options,
                                                          const CudaTierOptions& options,
                                                          const CudaTierParts& parts) {
-  if (kv_options.sparse.dense_layers > 0) {
-    return base::error(base::Code::kUnsupported,
-                       "--dense-layers {} with a host tier is not there yet on a GPU: use "
-                       "--dense-layers 0, --preset sparse, or --device cpu",
-                       kv_options.sparse.dense_layers);
-  }
   CHECK(options.granularity == core::SaveGranularity::kPages || !kv_options.page.is_quantised(),
         "rows of quantised KV");
   std::unique_ptr<CudaTier> made(new CudaTier(kv_options, options, parts));
@@ -301,7 +295,7 @@ void CudaTier::check_scratch(const core::Segment& segment) {
   if (segment.policy.kind != core::AttentionPolicy::Kind::kSparse) {
     return fail(number(segment), "attention to all pages of a sequence that is not on the device");
   }
-  const int32_t wanted = scratch_pages(segment);
+  const int32_t wanted = scratch_pages(segment, kv_options_.sparse.dense_layers > 0);
   if (wanted <= scratch_pages_max_) return;
   fail(number(segment), fmt::format("{} pages of a step need scratch frames, there are {} a head",
                                     wanted, scratch_pages_max_));
@@ -309,11 +303,13 @@ void CudaTier::check_scratch(const core::Segment& segment) {
 
 // Of the sequence's rows those of wide pages stay as they are, the tail among them, and every other
 // one can take a selected page, if only by keeping it.
-int32_t CudaTier::scratch_pages(const core::Segment& segment) const {
+int32_t CudaTier::scratch_pages(const core::Segment& segment, bool of_all) const {
   const int32_t page_tokens = kv_options_.page.page_tokens;
   const int32_t selected = segment.policy.budget_tokens / page_tokens;
-  const int32_t listed = std::min(pages_of(segment.token_end, page_tokens),
-                                  selected + kv_options_.listed_max() - kv_options_.selected_max());
+  int32_t listed = pages_of(segment.token_end, page_tokens);
+  if (!of_all) {
+    listed = std::min(listed, selected + kv_options_.listed_max() - kv_options_.selected_max());
+  }
   return std::clamp(listed - 1 - tables_.num_cached_rows(segment.slot), 0, listed);
 }
 

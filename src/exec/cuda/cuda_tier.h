@@ -76,7 +76,7 @@ class CudaTier final : public KvTier, private SaveQueue {
   void place(const core::Segment& segment, ops::cuda::PageTable* table) override;
   void place(const core::Segment& segment, ops::cuda::SelectRow* row) override;
   void complete(int32_t layer, ops::cuda::SelectArgs* args) const override;
-  int32_t scratch_pages(const core::Segment& segment) const override;
+  int32_t scratch_pages(const core::Segment& segment, bool of_all) const override;
   int32_t scratch_pages_max() const override { return scratch_pages_max_; }
   base::Result<void> gather(device::cuda::Stream& stream, const ops::cuda::SelectArgs& args,
                             int32_t num_rows, store::cuda::GatherProgress* progress,

@@ -26,8 +26,9 @@ class KvTier {
   // own_rows and blocks of the slots' state, and homes of the layer.
   virtual void complete(int32_t layer, ops::cuda::SelectArgs* args) const = 0;
   // Pages of a KV head that a row of the segment, which is not resident, may need scratch frames
-  // for; and how many there are: rows that select together need no more.
-  virtual int32_t scratch_pages(const core::Segment& segment) const = 0;
+  // for, of those that it selects or of all; and how many there are: rows that attend together need
+  // no more.
+  virtual int32_t scratch_pages(const core::Segment& segment, bool of_all) const = 0;
   virtual int32_t scratch_pages_max() const = 0;
   // Enqueues that the misses of rows [0, num_rows), as the places of `args` count them, come; how
   // long it takes is added to *ns. With args.arrivals (REQUIRES: gathers_beside()) the next launch

@@ -31,12 +31,21 @@ base::Result<std::unique_ptr<SlotMemory>> SlotMemory::create(device::cuda::Strea
 
 void SlotMemory::set_residency(const ops::cuda::SelectState& state, const ops::cuda::KvPool& pool,
                                const int32_t* columns_of) {
-  CHECK(tiered_ && state.pages_max == pages_max_ && state.frames_max == pages_max_);
-  state_ = state;
-  state_.own_rows = own_rows();
-  state_.blocks = blocks();
+  selecting_ = {state, columns_of};
+  complete(&selecting_.state);
   pool_ = pool;
-  columns_of_ = columns_of;
+}
+
+void SlotMemory::set_dense_residency(const ops::cuda::SelectState& state,
+                                     const int32_t* columns_of) {
+  dense_ = {state, columns_of};
+  complete(&dense_.state);
+}
+
+void SlotMemory::complete(ops::cuda::SelectState* state) const {
+  CHECK(tiered_ && state->pages_max == pages_max_ && state->frames_max == pages_max_);
+  state->own_rows = own_rows();
+  state->blocks = blocks();
 }
 
 void SlotMemory::edit(const TableEdit& edit) {
@@ -56,9 +65,17 @@ void SlotMemory::edit(const TableEdit& edit) {
 void SlotMemory::clear_slot(const TableEdit& edit) {
   CHECK(edit.value == -1 && (edit.table == Table::kFrameOf || edit.table == Table::kPageOf));
   flush();
-  int32_t* const table = edit.table == Table::kFrameOf ? state_.frame_of : state_.page_of;
-  const int64_t entries = int64_t{state_.num_columns} * pages_max_;
-  stream_.fill(table + edit.slot * entries, 0xff, entries * 4);
+  for (const Columns* columns : {&selecting_, &dense_}) {
+    const ops::cuda::SelectState& state = columns->state;
+    const int64_t entries = int64_t{state.num_columns} * pages_max_;
+    if (entries == 0) continue;
+    const bool frames = edit.table == Table::kFrameOf;
+    int32_t* const table = frames ? state.frame_of : state.page_of;
+    stream_.fill(table + edit.slot * entries, 0xff, entries * 4);
+    if (frames && columns == &dense_) {
+      stream_.fill(state.selected_at + edit.slot * entries, 0, entries * 4);
+    }
+  }
 }
 
 void SlotMemory::flush() {
@@ -70,12 +87,20 @@ void SlotMemory::flush() {
   apply_edits(stream_.handle(), {.edits = edits,
                                  .num_edits = num_edits_,
                                  .pages_max = pages_max_,
-                                 .num_columns = state_.num_columns,
+                                 .num_columns = selecting_.state.num_columns,
                                  .rows = rows_.as<int32_t>(),
                                  .blocks = blocks_.as<int32_t>(),
                                  .own_rows = own_rows_.as<int32_t>(),
-                                 .frame_of = state_.frame_of,
-                                 .page_of = state_.page_of});
+                                 .frame_of = selecting_.state.frame_of,
+                                 .page_of = selecting_.state.page_of});
+  if (dense_.state.num_columns > 0) {
+    apply_edits(stream_.handle(), {.edits = edits,
+                                   .num_edits = num_edits_,
+                                   .pages_max = pages_max_,
+                                   .num_columns = dense_.state.num_columns,
+                                   .frame_of = dense_.state.frame_of,
+                                   .page_of = dense_.state.page_of});
+  }
   stream_.record(applied_[batch_]);
   is_used_[batch_] = true;
   batch_ = (batch_ + 1) % kBatches;
@@ -84,15 +109,17 @@ void SlotMemory::flush() {
 
 void SlotMemory::shrink(int32_t slot, int32_t num_frames, int32_t keep, int32_t saved_pages) {
   flush();
-  if (state_.num_columns == 0) return;
-  ops::cuda::page_shrink(stream_.handle(), {.state = state_,
-                                            .pool = pool_,
-                                            .columns_of = columns_of_,
-                                            .slot = slot,
-                                            .frames_begin = 0,
-                                            .num_frames = num_frames,
-                                            .keep = keep,
-                                            .saved_pages = saved_pages});
+  for (const Columns* columns : {&selecting_, &dense_}) {
+    if (columns->state.num_columns == 0) continue;
+    ops::cuda::page_shrink(stream_.handle(), {.state = columns->state,
+                                              .pool = pool_,
+                                              .columns_of = columns->columns_of,
+                                              .slot = slot,
+                                              .frames_begin = 0,
+                                              .num_frames = num_frames,
+                                              .keep = keep,
+                                              .saved_pages = saved_pages});
+  }
 }
 
 void SlotMemory::copy_row(core::FrameId from, core::FrameId to) {

@@ -36,6 +36,8 @@ class SlotMemory final : public SlotDevice {
   // frames that move (columns_of as ops::cuda::ShrinkArgs). frames_max is pages_max.
   void set_residency(const ops::cuda::SelectState& state, const ops::cuda::KvPool& pool,
                      const int32_t* columns_of);
+  // The same for columns of dense layers, whose stamps are forgotten with a slot's entries too.
+  void set_dense_residency(const ops::cuda::SelectState& state, const int32_t* columns_of);
 
   // (slots, pages_max) in device memory. Without a host tier blocks are rows.
   const int32_t* rows() const { return rows_.as<int32_t>(); }
@@ -60,14 +62,19 @@ class SlotMemory final : public SlotDevice {
         num_slots_(options.num_slots),
         pages_max_(options.pages_max),
         tiered_(options.tiered) {}
+  // Columns of one kind.
+  struct Columns {
+    ops::cuda::SelectState state;  // num_columns 0: none
+    const int32_t* columns_of = nullptr;
+  };
   void clear_slot(const TableEdit& edit);
+  void complete(ops::cuda::SelectState* state) const;
 
   device::cuda::Stream& stream_;
   const int32_t num_slots_, pages_max_;
   const bool tiered_;
-  ops::cuda::SelectState state_;
+  Columns selecting_, dense_;
   ops::cuda::KvPool pool_;
-  const int32_t* columns_of_ = nullptr;
   device::cuda::Buffer rows_, blocks_, own_rows_;
   device::cuda::PinnedBuffer host_edits_;
   device::cuda::Buffer edits_;

@@ -33,12 +33,13 @@ std::span<const T> view(const std::vector<T>& values) {
 int64_t StepInputs::arena_bytes(const KvOptions& options) {
   const int64_t rows = std::max(options.rows_max, options.max_num_seqs);
   const int64_t seqs = options.max_num_seqs;
-  const int64_t selects = options.is_sparse() ? rows : 0;
+  const int64_t selects =
+      options.is_sparse() ? rows * (options.sparse.dense_layers > 0 ? 2 : 1) : 0;
   const int64_t bytes =
       rows * 4 * int64_t{sizeof(int32_t)} + pages_touched_max(options) * int64_t{sizeof(int32_t)} +
       seqs * int64_t{sizeof(ops::cuda::PageTable) + sizeof(ops::cuda::PrefillSegment)} +
       pages_touched_max(options) * int64_t{sizeof(ops::cuda::SealArgs::Page)} +
-      (selects + seqs) * int64_t{sizeof(ops::cuda::SelectRow)} + (rows + 2) * 4;
+      (selects + seqs) * int64_t{sizeof(ops::cuda::SelectRow)} + (2 * rows + 2) * 4;
   return align(bytes) + 16 * kAlign;
 }
 
@@ -77,11 +78,15 @@ StepInputs::StepInputs(const KvOptions& options, const int32_t* rows_table, Sele
   selecting_.reserve(seqs);
   last_selects_.reserve(seqs);
   last_segments_.reserve(seqs);
+  if (options_.sparse.dense_layers == 0) return;
+  dense_selects_.reserve(rows);
+  dense_groups_.reserve(rows);
+  dense_counts_.reserve(rows);
 }
 
 void StepInputs::clear() {
   for (auto* list : {&tokens_, &positions_, &row_tables_, &logits_rows_, &open_rows_, &counts_,
-                     &select_segments_, &last_segments_, &table_open_rows_}) {
+                     &select_segments_, &last_segments_, &table_open_rows_, &dense_counts_}) {
     list->clear();
   }
   tables_.clear();
@@ -89,8 +94,10 @@ void StepInputs::clear() {
   seals_.clear();
   selects_.clear();
   last_selects_.clear();
+  dense_selects_.clear();
   selecting_.clear();
   groups_.clear();
+  dense_groups_.clear();
   host_logits_rows_.clear();
   carries_.clear();
   open_borrowed_ = 0;
@@ -114,6 +121,7 @@ base::Result<const Pass*> StepInputs::build(device::cuda::Stream& stream,
   pass_.num_decode_rows = std::max(static_cast<int32_t>(tokens_.size()), pad_rows);
   CHECK(pad_rows == 0 || std::ssize(tokens_) == num_segments, "a padded pass of prompts");
   add_groups(pad_rows);
+  add_dense_groups(pad_rows);
   for (int32_t i = 0; i < num_segments; ++i) {
     const core::Segment& s = planned[static_cast<size_t>(i)];
     if (s.kind != core::RowKind::kPrompt) continue;
@@ -180,7 +188,8 @@ void StepInputs::add_selecting(device::cuda::Stream& stream, int32_t segment, in
 
 void StepInputs::add_groups(int32_t pad_rows) {
   for (int32_t begin = 0; begin < pass_.num_decode_rows;) {
-    DecodeGroup group{.row_begin = begin, .row_end = group_end(begin)};
+    DecodeGroup group{.row_begin = begin,
+                      .row_end = group_end(begin, options_.decode_rows_max(), /*of_all=*/false)};
     group.select_begin = static_cast<int32_t>(selects_.size());
     add_selects(group);
     const int32_t count = static_cast<int32_t>(selects_.size()) - group.select_begin;
@@ -197,14 +206,42 @@ void StepInputs::add_groups(int32_t pad_rows) {
   }
 }
 
-int32_t StepInputs::group_end(int32_t row_begin) const {
-  int32_t end = std::min(pass_.num_decode_rows, row_begin + options_.decode_rows_max());
+// The rows under selection once more, as dense layers have them.
+void StepInputs::add_dense_groups(int32_t pad_rows) {
+  const bool lists =
+      tier_ != nullptr && options_.sparse.dense_layers > 0 &&
+      std::ranges::any_of(selecting_, [](const Selecting& s) { return !s.resident; });
+  if (!lists) return;
+  // More than any row has: all are listed.
+  const int32_t all_pages = options_.pages_max() + 1;
+  for (int32_t begin = 0; begin < pass_.num_decode_rows;) {
+    DecodeGroup group{.row_begin = begin,
+                      .row_end = group_end(begin, options_.dense_rows_max(), /*of_all=*/true),
+                      .select_begin = static_cast<int32_t>(dense_selects_.size())};
+    for (const Selecting& s : selecting_) {
+      const int32_t end = std::min(s.row_end, group.row_end);
+      for (int32_t row = std::max(s.row_begin, begin); row < end; ++row) {
+        dense_selects_.push_back(select_row(s, row));
+        dense_selects_.back().row -= begin;
+        dense_selects_.back().num_selected = all_pages;
+      }
+    }
+    const int32_t count = static_cast<int32_t>(dense_selects_.size()) - group.select_begin;
+    if (count > 0) group.selects_max = std::max(count, pad_rows);
+    dense_counts_.push_back(count);
+    dense_groups_.push_back(group);
+    begin = group.row_end;
+  }
+}
+
+int32_t StepInputs::group_end(int32_t row_begin, int32_t rows_max, bool of_all) const {
+  int32_t end = std::min(pass_.num_decode_rows, row_begin + rows_max);
   int32_t scratch = 0;  // pages of a head
   for (const Selecting& s : selecting_) {
     const int32_t first = std::max(row_begin, s.row_begin);
     if (s.resident || first >= s.row_end || first >= end) continue;
     // Rows that may need more scratch than there is begin another group.
-    scratch += tier_->scratch_pages(pass_.planned[static_cast<size_t>(s.segment)]);
+    scratch += tier_->scratch_pages(pass_.planned[static_cast<size_t>(s.segment)], of_all);
     if (first > row_begin && scratch > tier_->scratch_pages_max()) end = std::min(end, first);
     // And so does its second row.
     if (first + 1 < s.row_end) end = std::min(end, first + 1);
@@ -312,6 +349,11 @@ void StepInputs::pack(int32_t pad_rows) {
   p.seals = put(view(seals_), pad_rows);
   p.selects_max = selects ? std::max(static_cast<int32_t>(selects_.size()), pad_rows) : 0;
   p.selects = put(view(selects_), p.selects_max);
+  p.dense_groups = dense_groups_;
+  p.num_dense_selects = put(view(dense_counts_), 0);
+  p.dense_selects_max =
+      dense_selects_.empty() ? 0 : std::max(static_cast<int32_t>(dense_selects_.size()), pad_rows);
+  p.dense_selects = put(view(dense_selects_), p.dense_selects_max);
   p.last_selects_max = selects ? std::max(static_cast<int32_t>(last_selects_.size()), pad_rows) : 0;
   p.last_selects = put(view(last_selects_), p.last_selects_max);
   p.prefills = put(view(prefills_), 0);

@@ -6,7 +6,8 @@
 // device's buffer follows from the numbers of the pass alone (for a padded pass from its padding),
 // so that a captured graph finds it again. Decode rows are taken in GROUPS of at most
 // KvOptions::decode_rows_max(), with one row of a sequence that is not resident: the frames that it
-// lists are its next row's to evict. Only a long replay makes more than one.
+// lists are its next row's to evict. Only a long replay makes more than one. Dense layers above a
+// host tier have groups of their own, whose rows list all their pages.
 //
 // Thread: the engine's. A steady step allocates nothing. Up to kPasses passes may be on their way
 // to the device; build() waits for the oldest.
@@ -68,6 +69,12 @@ struct Pass {
   const ops::cuda::SelectRow* selects = nullptr;
   const int32_t* num_selects = nullptr;  // by group
   int32_t selects_max = 0;               // of all groups; 0: no row selects
+  // With a host tier, in dense layers: the same rows in the same order, in smaller groups, with all
+  // their pages. 0: every sequence of the pass is resident, or there are no such layers.
+  std::span<const DecodeGroup> dense_groups;
+  const ops::cuda::SelectRow* dense_selects = nullptr;
+  const int32_t* num_dense_selects = nullptr;  // by dense group
+  int32_t dense_selects_max = 0;               // of all dense groups
   // The last row under selection of each sequence.
   const ops::cuda::SelectRow* last_selects = nullptr;
   const int32_t* num_last_selects = nullptr;
@@ -127,7 +134,8 @@ class StepInputs {
   void add_seals(int32_t segment);
   void add_selecting(device::cuda::Stream& stream, int32_t segment, int32_t row_begin);
   void add_groups(int32_t pad_rows);
-  int32_t group_end(int32_t row_begin) const;
+  void add_dense_groups(int32_t pad_rows);
+  int32_t group_end(int32_t row_begin, int32_t rows_max, bool of_all) const;
   void add_selects(const DecodeGroup& group);
   ops::cuda::SelectRow select_row(const Selecting& s, int32_t row) const;
   void fill_tables();
@@ -157,10 +165,11 @@ class StepInputs {
   std::vector<int32_t> table_open_rows_;  // where each table's begin in open_rows_
   std::vector<ops::cuda::PrefillSegment> prefills_;
   std::vector<ops::cuda::SealArgs::Page> seals_;
-  std::vector<ops::cuda::SelectRow> selects_, last_selects_;
+  std::vector<ops::cuda::SelectRow> selects_, last_selects_, dense_selects_;
   std::vector<int32_t> select_segments_, last_segments_;
   std::vector<Selecting> selecting_;
-  std::vector<DecodeGroup> groups_;
+  std::vector<DecodeGroup> groups_, dense_groups_;
+  std::vector<int32_t> dense_counts_;
   std::vector<LogitsRow> host_logits_rows_;
   std::vector<OpenCarry> carries_;
   int32_t open_borrowed_ = 0;
