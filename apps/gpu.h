@@ -38,6 +38,7 @@ struct GpuExecutorOptions {
   std::optional<exec::DiskTierOptions> disk;
   std::vector<core::TokenId> eos;
   bool deterministic = false;
+  model::WeightsAs weights = model::WeightsAs::kBf16;  // what choose_weights() said
   bool use_graphs = true;
   const exec::SelectionTap* tap = nullptr;  // borrowed; does not watch
   int64_t device_bytes = 0;                 // planned beside the weights: for errors
@@ -53,9 +54,14 @@ class Gpu {
   virtual std::string arch() const = 0;  // "sm_90"
   // Errors: kUnsupported, a model whose shape its kernels do not take.
   virtual base::Result<void> check(const core::ModelConfig& config) const = 0;
+  // What it keeps this model's matrices as when `asked` for and steps have up to `max_num_seqs`
+  // decode rows. Errors: kUnsupported.
+  virtual base::Result<model::WeightsAs> choose_weights(const load::ModelFiles& files,
+                                                        model::WeightsAs asked, bool deterministic,
+                                                        int32_t max_num_seqs) const = 0;
   // Its memory, and what a step of these sizes takes of it. `kv`: at most what will be asked for.
   virtual engine::MemorySizes memory(const load::ModelFiles& files, const exec::KvOptions& kv,
-                                     bool deterministic) const = 0;
+                                     bool deterministic, model::WeightsAs weights) const = 0;
   // Of its memory, since it was found, by whoever.
   virtual int64_t taken_bytes() const = 0;
   // Loads the weights. Errors: kTooLarge, kUnsupported (by name).

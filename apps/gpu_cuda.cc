@@ -20,10 +20,16 @@ constexpr int64_t kRuntimeBytes = int64_t{1} << 30;
 // Of the host's memory beside homes: what the pool leaves free, and rings of staged saves.
 constexpr int64_t kHostReserveBytes = (int64_t{1} << 30) + (int64_t{512} << 20);
 
-model::cuda::DecoderLimits decoder_limits(const exec::KvOptions& kv, bool deterministic) {
+// Decode rows up to which quantised weights of every type are faster than BF16
+// (docs/ops/linear.md).
+constexpr int32_t kQuantisedWins = 16;
+
+model::cuda::DecoderLimits decoder_limits(const exec::KvOptions& kv, bool deterministic,
+                                          model::WeightsAs weights) {
   return {.rows_max = std::max(kv.rows_max, kv.max_num_seqs),
           .logits_rows_max = kv.logits_rows_max(),
-          .deterministic = deterministic};
+          .deterministic = deterministic,
+          .weights = weights};
 }
 
 // Beside the models: which transfers are best here, measured once. Empty: nowhere.
@@ -67,16 +73,39 @@ class CudaGpu final : public Gpu {
     return model::cuda::Decoder::check(config);
   }
 
+  base::Result<model::WeightsAs> choose_weights(const load::ModelFiles& files,
+                                                model::WeightsAs asked, bool deterministic,
+                                                int32_t max_num_seqs) const override {
+    using model::WeightsAs;
+    if (asked == WeightsAs::kBf16) return asked;
+    const bool can = model::cuda::has_quantised(files);
+    if (asked == WeightsAs::kAuto) {
+      const bool fits =
+          model::cuda::weight_bytes(files, WeightsAs::kBf16) <= info_.free_bytes / 4 * 3;
+      const bool wins = max_num_seqs <= kQuantisedWins || !fits;
+      return can && wins && !deterministic ? WeightsAs::kQuantised : WeightsAs::kBf16;
+    }
+    if (deterministic) {
+      return base::error(base::Code::kUnsupported,
+                         "quantised weights give few rows other bits than many, and "
+                         "--deterministic promises the same");
+    }
+    if (can) return asked;
+    return base::error(base::Code::kUnsupported,
+                       "no matrix of the model has a type that stays as it is on a GPU: those are "
+                       "Q8_0, Q4_0, Q4_1, Q4_K and Q6_K");
+  }
+
   engine::MemorySizes memory(const load::ModelFiles& files, const exec::KvOptions& kv,
-                             bool deterministic) const override {
+                             bool deterministic, model::WeightsAs weights) const override {
     engine::MemorySizes memory;
     memory.available_bytes = info_.free_bytes;
     memory.runtime_bytes = kRuntimeBytes;
     memory.host_available_bytes = std::max<int64_t>(
         0, device::memory_available_bytes() + reserve_.bytes() - kHostReserveBytes);
-    memory.weights_bytes = model::cuda::weight_bytes(files);
-    memory.workspace_bytes =
-        model::cuda::Decoder::workspace_bytes(files.config, decoder_limits(kv, deterministic));
+    memory.weights_bytes = model::cuda::weight_bytes(files, weights);
+    memory.workspace_bytes = model::cuda::Decoder::workspace_bytes(
+        files.config, decoder_limits(kv, deterministic, weights));
     memory.staging_bytes = exec::cuda::CudaExecutor::staging_bytes(files.config, kv, info_.num_sms);
     return memory;
   }
@@ -93,8 +122,8 @@ class CudaGpu final : public Gpu {
     if (made.error().message.find("of device memory") == std::string::npos)
       return advise_host(made.error(), options.has_tier);
     // What was made is gone again: what is free now is what there is.
-    const int64_t left =
-        device::cuda::free_bytes(info_) - model::cuda::weight_bytes(files) - kRuntimeBytes;
+    const int64_t left = device::cuda::free_bytes(info_) -
+                         model::cuda::weight_bytes(files, options.weights) - kRuntimeBytes;
     const int64_t less = std::max<int64_t>(0, std::min(left, options.device_bytes / 16 * 15));
     return base::error(base::Code::kTooLarge,
                        "{} (of {} for KV and workspace, --device-memory {}MiB takes less)",
@@ -109,8 +138,9 @@ class CudaGpu final : public Gpu {
     auto stream = std::make_unique<device::cuda::Stream>(std::move(made));
     ASSIGN_OR_RETURN(
         auto decoder,
-        model::cuda::Decoder::create(info_, *stream, pool, files,
-                                     decoder_limits(options.kv, options.deterministic), progress));
+        model::cuda::Decoder::create(
+            info_, *stream, pool, files,
+            decoder_limits(options.kv, options.deterministic, options.weights), progress));
     exec::cuda::CudaExecutorOptions executor{.kv = options.kv,
                                              .num_blocks = options.num_blocks,
                                              .eos = options.eos,

@@ -41,6 +41,11 @@ core::DType kv_type(const std::string& name) {
   return core::DType::kBF16;
 }
 
+model::WeightsAs weights_as(const std::string& name) {
+  if (name == "bf16") return model::WeightsAs::kBf16;
+  return name == "quantised" ? model::WeightsAs::kQuantised : model::WeightsAs::kAuto;
+}
+
 // "llama 30 x 576, Q4_1": the type that most weight bytes have.
 std::string describe_type(const load::ModelFiles& files) {
   std::map<core::DType, size_t> bytes;
@@ -101,10 +106,11 @@ base::Result<void> make_text(const ServingOptions& options, House* house) {
 // What equal pages of a prefix must agree in beside their tokens.
 std::string fingerprint(const House& house) {
   const core::ModelConfig& c = house.files->config;
-  return fmt::format("{}|{}|L{} E{} F{} Hq{} Hk{} D{} V{}|theta {}|{} bytes",
+  return fmt::format("{}|{}|L{} E{} F{} Hq{} Hk{} D{} V{}|theta {}|{} bytes{}",
                      core::arch_name(c.arch), c.name, c.num_layers, c.model_dim, c.ffn_dim,
                      c.num_q_heads, c.num_kv_heads, c.head_dim, c.vocab_size, c.rope.theta,
-                     house.files->weight_bytes);
+                     house.files->weight_bytes,
+                     house.weights == model::WeightsAs::kQuantised ? ", quantised" : "");
 }
 
 // The preset's values with the flags over them, and the heads that stream.
@@ -177,7 +183,8 @@ engine::MemorySizes gpu_memory(const engine::EngineOptions& e, const House& hous
   most.on_gpu = true;
   most.max_num_seqs = e.max_num_seqs;
   most.context_max = std::min(e.max_model_len.value_or(c.context_max), c.context_max);
-  return house.gpu->memory(*house.files, engine::kv_options(e, c, most, 1), e.deterministic);
+  return house.gpu->memory(*house.files, engine::kv_options(e, c, most, 1), e.deterministic,
+                           house.weights);
 }
 
 // REQUIRES: there is a host tier.
@@ -265,6 +272,7 @@ base::Result<void> make_gpu_executor(const ServingOptions& options, const engine
                               .model_dim = c.model_dim,
                               .eos = all_eos(e, c),
                               .deterministic = options.deterministic,
+                              .weights = house->weights,
                               .use_graphs = !options.enforce_eager,
                               .tap = tap,
                               .device_bytes = house->sizes.device_bytes,
@@ -316,11 +324,32 @@ base::Result<void> choose_device(const ServingOptions& options, const exec::Sele
   return {};
 }
 
+// REQUIRES: the device is chosen.
+base::Result<void> choose_weights(const ServingOptions& options, House* house) {
+  const model::WeightsAs asked = weights_as(options.weights);
+  if (house->gpu == nullptr) {
+    if (asked == model::WeightsAs::kAuto) return {};
+    return base::error(base::Code::kUnsupported,
+                       "--weights {} is for a GPU: the CPU computes here, and keeps weights in the "
+                       "file's types",
+                       options.weights);
+  }
+  auto chosen =
+      house->gpu->choose_weights(*house->files, asked, options.deterministic, options.max_num_seqs);
+  if (!chosen.ok()) {
+    return base::error(chosen.error().code, "--weights {}: {}", options.weights,
+                       chosen.error().message);
+  }
+  house->weights = *chosen;
+  return {};
+}
+
 base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
                                exec::SelectionTap* tap, House* house) {
   const core::ModelConfig& c = house->files->config;
   ASSIGN_OR_RETURN(engine::EngineOptions e, engine_options(options, *house));
   RETURN_IF_ERROR(choose_device(options, tap, house));
+  RETURN_IF_ERROR(choose_weights(options, house));
   if (e.max_num_batched_tokens == 0) {
     e.max_num_batched_tokens = house->gpu != nullptr ? kRowsOnGpu : kRowsOnCpu;
   }

@@ -38,9 +38,10 @@ struct House {
   device::Isa isa = device::Isa::kReference;
   std::unique_ptr<base::ThreadPool> pool;
   std::unique_ptr<device::Stream> stream;
-  std::shared_ptr<Gpu> gpu;                    // null: the CPU computes
-  std::unique_ptr<model::Model> model;         // null on a GPU, whose executor has its own
-  std::unique_ptr<text::Tokenizer> tokenizer;  // null where the model has none (dummy)
+  std::shared_ptr<Gpu> gpu;                            // null: the CPU computes
+  model::WeightsAs weights = model::WeightsAs::kAuto;  // on a GPU: what it keeps
+  std::unique_ptr<model::Model> model;                 // null on a GPU, whose executor has its own
+  std::unique_ptr<text::Tokenizer> tokenizer;          // null where the model has none (dummy)
   std::unique_ptr<text::ChatTemplate>
       chat_template;  // ChatML where the model has none that can be read; null without tokenizer
   engine::ResolvedSizes sizes;

@@ -50,6 +50,45 @@ void add_model_options(CLI::App& command, ServingOptions* o) {
       ->capture_default_str();
 }
 
+namespace {
+
+// What computes, and how.
+void add_compute_options(CLI::App& command, ServingOptions* o) {
+  command
+      .add_option("--device", o->device,
+                  "what computes: cuda (a GPU), cpu, or auto: the GPU where there is one")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str()
+      ->group(kPerformance);
+  command
+      .add_option(
+          "--weights", o->weights,
+          "what a GPU keeps matrices as: bf16, quantised (GGUF's Q8_0, Q4_0, Q4_1, Q4_K and "
+          "Q6_K as they are), or auto: quantised where --max-num-seqs is at most 16 or BF16 is too "
+          "large, and not --deterministic")
+      ->check(CLI::IsMember({"auto", "bf16", "quantised"}))
+      ->capture_default_str()
+      ->group(kPerformance);
+  command
+      .add_flag("--enforce-eager", o->enforce_eager,
+                "on a GPU: launch decode steps kernel by kernel, not as CUDA graphs")
+      ->group(kPerformance);
+  command
+      .add_flag("--async-scheduling,!--no-async-scheduling", o->async_scheduling,
+                "on a GPU: plan and publish steps while one runs (off)")
+      ->group(kPerformance);
+  command.add_option("--isa", o->isa, "instruction set: auto, reference, avx2 or avx512")
+      ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512"}))
+      ->capture_default_str()
+      ->group(kPerformance);
+  command.add_option("-t,--threads", o->threads, "threads that compute; 0: physical cores")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->group(kPerformance);
+}
+
+}  // namespace
+
 void add_engine_options(CLI::App& command, ServingOptions* o) {
   add_kv_options(command, &o->preset, &o->kv);
   command
@@ -74,28 +113,7 @@ void add_engine_options(CLI::App& command, ServingOptions* o) {
           "reuse only cached pages that prompts made, so that answers never depend on history; "
           "on a GPU, products that are the same in any batch")
       ->group(kBehaviour);
-  command
-      .add_option("--device", o->device,
-                  "what computes: cuda (a GPU), cpu, or auto: the GPU where there is one")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str()
-      ->group(kPerformance);
-  command
-      .add_flag("--enforce-eager", o->enforce_eager,
-                "on a GPU: launch decode steps kernel by kernel, not as CUDA graphs")
-      ->group(kPerformance);
-  command
-      .add_flag("--async-scheduling,!--no-async-scheduling", o->async_scheduling,
-                "on a GPU: plan and publish steps while one runs (off)")
-      ->group(kPerformance);
-  command.add_option("--isa", o->isa, "instruction set: auto, reference, avx2 or avx512")
-      ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512"}))
-      ->capture_default_str()
-      ->group(kPerformance);
-  command.add_option("-t,--threads", o->threads, "threads that compute; 0: physical cores")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str()
-      ->group(kPerformance);
+  add_compute_options(command, o);
   command
       .add_option("--device-memory", o->device_memory,
                   "memory for KV pages and workspace beside the weights, such as 8GiB (half of "

@@ -14,6 +14,10 @@
 
 namespace model {
 
+// What a GPU keeps a model's matrices as: BF16, or those of GGUF's types that its kernels read as
+// they are.
+enum class WeightsAs : uint8_t { kAuto, kBf16, kQuantised };
+
 // A vector that an architecture may lack is empty.
 struct LayerWeights {
   std::vector<float> attn_norm;                      // (E)

@@ -45,6 +45,49 @@ TEST_P(Graphs, FiveTogetherEqualEager) {
   EXPECT_EQ(eager, replayed);
 }
 
+// What one question is answered with these weights; `bytes`: that they take.
+std::vector<int32_t> answer_with(const std::string& weights, bool eager, Answer* answer,
+                                 int64_t* bytes) {
+  apps::ServingOptions o = options();
+  o.deterministic = false;
+  o.weights = weights;
+  o.enforce_eager = eager;
+  auto house = apps::build_house(o, false).value();
+  *answer = wait(ask(*house, make_request(*house, question(0), kTokens)));
+  *bytes = house->sizes.weights_bytes;
+  EXPECT_EQ(house->engine->snapshot().kv.steps_replayed > 0, !eager);
+  return {answer->tokens.begin(), answer->tokens.begin() + 4};
+}
+
+// The prompt takes the way of many rows, which dequantises matrices, decoding that of few.
+TEST(QuantisedWeights, ReplayedEqualEagerAndAnswerAsBf16) {
+  Answer bf16, eager, replayed;
+  int64_t bf16_bytes = 0, bytes = 0;
+  const std::vector<int32_t> expected = answer_with("bf16", false, &bf16, &bf16_bytes);
+  EXPECT_EQ(answer_with("quantised", true, &eager, &bytes), expected);
+  EXPECT_EQ(answer_with("quantised", false, &replayed, &bytes), expected);
+  EXPECT_EQ(eager, replayed);
+  EXPECT_LT(bytes, bf16_bytes * 6 / 10);
+}
+
+TEST(QuantisedWeights, AreChosenForFewSequencesAndNeverWithDeterministic) {
+  Answer answer;
+  int64_t bytes = 0, expected = 0;
+  answer_with("quantised", true, &answer, &expected);
+  answer_with("auto", true, &answer, &bytes);  // 16 sequences
+  EXPECT_EQ(bytes, expected);
+  apps::ServingOptions o = options();
+  o.deterministic = false;
+  o.max_num_seqs = 17;
+  EXPECT_GT(apps::build_house(o, false).value()->sizes.weights_bytes, expected);
+  o = options();
+  o.weights = "quantised";
+  const auto refused = apps::build_house(o, false);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("--deterministic"), std::string::npos)
+      << refused.error().message;
+}
+
 INSTANTIATE_TEST_SUITE_P(Attending, Graphs, testing::ValuesIn(kModes),
                          [](const auto& mode) { return std::string(mode.param.name); });
 

@@ -23,7 +23,8 @@ constexpr int32_t kPageTokens = 32, kLogitsRows = 64;
 // A decoder and its attention on the GPU, fed one sequence by hand.
 class GpuRunner {
  public:
-  GpuRunner(const std::string& path, DType kv_type, int32_t rows_max, int32_t context) {
+  GpuRunner(const std::string& path, DType kv_type, int32_t rows_max, int32_t context,
+            model::WeightsAs weights = model::WeightsAs::kBf16) {
     files_ = load::open_model(path, load::LoadFormat::kAuto, 0).value();
     const core::ModelConfig& c = files_->config;
     options_ = {.num_layers = c.num_layers,
@@ -37,11 +38,13 @@ class GpuRunner {
                 .max_num_seqs = 1,
                 .context_max = context,
                 .gpu = true};
-    decoder_ =
-        model::cuda::Decoder::create(
-            gpu_, stream_, pool_, *files_,
-            {.rows_max = rows_max, .logits_rows_max = kLogitsRows, .deterministic = true}, {})
-            .value();
+    decoder_ = model::cuda::Decoder::create(gpu_, stream_, pool_, *files_,
+                                            {.rows_max = rows_max,
+                                             .logits_rows_max = kLogitsRows,
+                                             .deterministic = true,
+                                             .weights = weights},
+                                            {})
+                   .value();
     kv_ = exec::cuda::CudaKv::create(stream_, options_, {.num_rows = options_.pages_max()}).value();
     memory_ =
         exec::cuda::SlotMemory::create(stream_, {.num_slots = 1, .pages_max = options_.pages_max()})
@@ -188,6 +191,26 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
+// Every type once, those that stay quantised and others. Whole prompts of 64 rows, decoded rows and
+// chunks all read the codes: the same bits.
+TEST(QuantisedWeights, EqualTransformers) {
+  const std::string folder = data("tests/data/models/mixed_quants");
+  const std::vector<float> expected = read_array<float>(folder + "/logits.f32");
+  GpuRunner runner(folder + "/model.gguf", DType::kBF16, 64, 64, model::WeightsAs::kQuantised);
+  const std::vector<int32_t> ids = golden_tokens(64, runner.vocab());
+  const std::vector<float> whole = runner.run(ids, 64, RowKind::kPrompt);
+  const Distance prompt = distance(whole, expected);
+  const Distance decode = distance(runner.run(ids, 1, RowKind::kDecode), expected);
+  printf("quantised: prompt rms %.4f worst %.4f, decode rms %.4f worst %.4f\n", prompt.rms,
+         prompt.worst, decode.rms, decode.worst);
+  EXPECT_LT(prompt.rms, kRms);
+  EXPECT_LT(prompt.worst, kWorst);
+  EXPECT_LT(decode.rms, kRms);
+  EXPECT_LT(decode.worst, kWorst);
+  EXPECT_EQ(golden::worst_difference(runner.run(ids, 7, RowKind::kPrompt), whole), 0.0f)
+      << "chunks of 7 change bits";
+}
+
 TEST(Shapes, OtherHeadsAreRefusedByName) {
   for (const char* name : {"llama_g4_d80", "qwen2", "mistral", "gemma3"}) {
     const auto files = load::open_model(data(std::string("tests/data/models/") + name),
@@ -212,9 +235,12 @@ TEST(Shapes, WhatKernelsCannotHoldIsRefusedByName) {
   EXPECT_NE(model::cuda::Decoder::check(config).error().message.find("width"), std::string::npos);
 }
 
-// Positions 63, 127, ... 2047 in full.
-TEST(LongNeedle, EqualsTransformersOver2kTokens) {
-  GpuRunner runner(data("models/longneedle/longneedle-q8_0.gguf"), DType::kBF16, 512, 2048);
+// Positions 63, 127, ... 2047 in full. Chunks of 512 rows: quantised matrices are dequantised.
+class LongNeedle : public testing::TestWithParam<model::WeightsAs> {};
+
+TEST_P(LongNeedle, EqualsTransformersOver2kTokens) {
+  GpuRunner runner(data("models/longneedle/longneedle-q8_0.gguf"), DType::kBF16, 512, 2048,
+                   GetParam());
   const std::string folder = data("tests/data/models/longneedle");
   const auto ids = read_array<int32_t>(folder + "/tokens.i32");
   const auto logits = read_array<float>(folder + "/logits.f32");
@@ -231,5 +257,12 @@ TEST(LongNeedle, EqualsTransformersOver2kTokens) {
   EXPECT_LT(d.rms, kRms);
   EXPECT_LT(d.worst, kWorst);
 }
+
+INSTANTIATE_TEST_SUITE_P(Weights, LongNeedle,
+                         testing::Values(model::WeightsAs::kBf16, model::WeightsAs::kQuantised),
+                         [](const auto& p) {
+                           return std::string(p.param == model::WeightsAs::kBf16 ? "Bf16"
+                                                                                 : "Quantised");
+                         });
 
 }  // namespace

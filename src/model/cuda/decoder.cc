@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "model/rope_frequencies.h"
+#include "ops/cuda/quantised.h"
 
 namespace model::cuda {
 namespace {
@@ -20,9 +21,13 @@ int64_t qkv_width(const core::ModelConfig& c) {
   return int64_t{c.num_q_heads + 2 * c.num_kv_heads} * c.head_dim;
 }
 
+// Rows that quantised weights are read for as they are, 16 at a time: where dequantising the matrix
+// for cuBLASLt costs as much (docs/ops/linear.md).
+constexpr int64_t kQuantisedRows = 64;
+
 // Where each part of the workspace begins, in bytes.
 struct WorkspacePlan {
-  int64_t hidden = 0, h = 0, qkv = 0, gate_up = 0, gate = 0, total = 0;
+  int64_t hidden = 0, h = 0, qkv = 0, gate_up = 0, gate = 0, wide = 0, wide_down = 0, total = 0;
 };
 
 WorkspacePlan plan_workspace(const core::ModelConfig& c, const DecoderLimits& limits) {
@@ -37,6 +42,12 @@ WorkspacePlan plan_workspace(const core::ModelConfig& c, const DecoderLimits& li
   p.qkv = take(rows * std::max<int64_t>(qkv_width(c), c.model_dim), 2);
   p.gate_up = take(tile * 2 * c.ffn_dim, 2);
   p.gate = take(tile * c.ffn_dim, 2);
+  if (limits.weights == WeightsAs::kQuantised && rows > kQuantisedRows) {
+    const int64_t outputs =
+        std::max({qkv_width(c), int64_t{c.num_q_heads} * c.head_dim, 2 * int64_t{c.ffn_dim}});
+    p.wide = take(outputs * c.model_dim, 2);
+    p.wide_down = take(int64_t{c.ffn_dim} * c.model_dim, 2);
+  }
   return p;
 }
 
@@ -86,7 +97,7 @@ base::Result<std::unique_ptr<Decoder>> Decoder::create(
   RETURN_IF_ERROR(check(files.config));
   std::unique_ptr<Decoder> made(new Decoder(stream, files.config, limits));
   RETURN_IF_ERROR(made->allocate(gpu));
-  ASSIGN_OR_RETURN(made->weights_, load_weights(stream, pool, files, progress));
+  ASSIGN_OR_RETURN(made->weights_, load_weights(stream, pool, files, limits.weights, progress));
   return made;
 }
 
@@ -104,6 +115,10 @@ base::Result<void> Decoder::allocate(const device::cuda::GpuInfo& gpu) {
   qkv_ = reinterpret_cast<__nv_bfloat16*>(base + p.qkv);
   gate_up_ = reinterpret_cast<__nv_bfloat16*>(base + p.gate_up);
   gate_ = reinterpret_cast<__nv_bfloat16*>(base + p.gate);
+  if (p.wide_down > 0) {
+    wide_ = reinterpret_cast<__nv_bfloat16*>(base + p.wide);
+    wide_down_ = reinterpret_cast<__nv_bfloat16*>(base + p.wide_down);
+  }
 
   const RopeFrequencies rope = rope_frequencies(config_.rope, config_.head_dim);
   const RopeFrequencies local = rope_frequencies(config_.local_rope, config_.head_dim);
@@ -128,7 +143,7 @@ base::Result<void> Decoder::forward(const ForwardArgs& args) {
   hidden_ = args.hidden != nullptr ? args.hidden : own_hidden_;
   if (rows_ == 0) return {};
   if (args.layer_begin == 0) {
-    ops::cuda::embed(stream_.handle(), {.table = weights_.token_embd.weights[0].bf16(),
+    ops::cuda::embed(stream_.handle(), {.table = weights_.token_embd.weights[0],
                                         .tokens = args.tokens,
                                         .rows = rows_,
                                         .width = config_.model_dim,
@@ -144,14 +159,15 @@ base::Result<void> Decoder::forward(const ForwardArgs& args) {
 base::Result<void> Decoder::run_layer(int32_t layer, const ForwardArgs& args) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   normalise(w.attn_norm);
-  RETURN_IF_ERROR(multiply(w.qkv, {.x = h_,
-                                   .x_stride = config_.model_dim,
-                                   .bias = w.qkv_bias,
-                                   .rows = rows_,
-                                   .y = qkv_,
-                                   .y_stride = qkv_width(config_)}));
+  RETURN_IF_ERROR(multiply(widened(w.qkv, rows_, wide_), {.x = h_,
+                                                          .x_stride = config_.model_dim,
+                                                          .bias = w.qkv_bias,
+                                                          .rows = rows_,
+                                                          .y = qkv_,
+                                                          .y_stride = qkv_width(config_)}));
   RETURN_IF_ERROR(attend(layer, args));
-  RETURN_IF_ERROR(add_projected(h_, w.attn_output, w.attn_output_bias, w.attn_post_norm, 0, rows_));
+  const Matrix output = widened(w.attn_output, rows_, wide_);
+  RETURN_IF_ERROR(add_projected(h_, output, w.attn_output_bias, w.attn_post_norm, 0, rows_));
   normalise(w.ffn_norm);
   return feed_forward(w);
 }
@@ -188,20 +204,22 @@ base::Result<void> Decoder::fill_layer(int32_t layer, const ForwardArgs& args) {
 
 base::Result<void> Decoder::feed_forward(const LayerWeights& w) {
   const int64_t width = config_.ffn_dim;
+  const Matrix gate_up = widened(w.gate_up, rows_, wide_),
+               down = widened(w.down, rows_, wide_down_);
   for (int64_t begin = 0; begin < rows_; begin += kFeedForwardRows) {
     const int64_t end = std::min(rows_, begin + kFeedForwardRows);
-    RETURN_IF_ERROR(multiply(w.gate_up, {.x = h_ + begin * config_.model_dim,
-                                         .x_stride = config_.model_dim,
-                                         .bias = w.gate_up_bias,
-                                         .rows = end - begin,
-                                         .y = gate_up_,
-                                         .y_stride = 2 * width}));
+    RETURN_IF_ERROR(multiply(gate_up, {.x = h_ + begin * config_.model_dim,
+                                       .x_stride = config_.model_dim,
+                                       .bias = w.gate_up_bias,
+                                       .rows = end - begin,
+                                       .y = gate_up_,
+                                       .y_stride = 2 * width}));
     ops::cuda::gated(stream_.handle(), {.gate_up = gate_up_,
                                         .rows = end - begin,
                                         .width = width,
                                         .gelu = config_.gelu_gate,
                                         .out = gate_});
-    RETURN_IF_ERROR(add_projected(gate_, w.down, w.down_bias, w.ffn_post_norm, begin, end));
+    RETURN_IF_ERROR(add_projected(gate_, down, w.down_bias, w.ffn_post_norm, begin, end));
   }
   return {};
 }
@@ -213,6 +231,18 @@ void Decoder::normalise(const float* weight) {
                                          .rows = rows_,
                                          .width = config_.model_dim,
                                          .out = h_});
+}
+
+Matrix Decoder::widened(const Matrix& matrix, int64_t rows, __nv_bfloat16* wide) {
+  if (matrix.is_bf16() || rows <= kQuantisedRows) return matrix;
+  int64_t row = 0;
+  for (const ops::cuda::Weight& part : matrix.parts()) {
+    ops::cuda::dequantise(stream_.handle(), part, wide + row * matrix.cols);
+    row += part.rows;
+  }
+  Matrix result{.num_parts = 1, .rows = matrix.rows, .cols = matrix.cols};
+  result.weights[0] = ops::cuda::Weight::of(wide, matrix.rows, matrix.cols);
+  return result;
 }
 
 base::Result<void> Decoder::multiply(const Matrix& matrix, ops::cuda::LinearArgs args) {

@@ -6,7 +6,9 @@
 // residual stream is FP32, everything between two products BF16. Workspace, made for rows_max rows
 // T: hidden (T, E) f32 (unused by a pass that brings its own), h (T, max(E, Hq D)) the input of the
 // next product, qkv (T, max((Hq + 2 Hk) D, E)), and gate_up (., 2 F) and gate (., F) of a tile of
-// the feed-forward's rows. Thread: the engine's. Allocates nothing after create(), but for the
+// the feed-forward's rows. Weights that stay quantised are multiplied as they are by up to 64 rows;
+// for more a layer's matrix is dequantised first, into wide: one for the feed-forward's second
+// product, one for all others. Thread: the engine's. Allocates nothing after create(), but for the
 // plans that ops::cuda::Linear makes of new shapes.
 #pragma once
 
@@ -29,7 +31,9 @@ namespace model::cuda {
 struct DecoderLimits {
   int32_t rows_max = 0;         // T: rows of one forward()
   int32_t logits_rows_max = 0;  // rows of one logits()
-  bool deterministic = false;   // ops::cuda::LinearOptions
+  // ops::cuda::LinearOptions. With quantised weights few and many rows differ in bits all the same.
+  bool deterministic = false;
+  WeightsAs weights = WeightsAs::kBf16;  // not kAuto
 };
 
 // One layer's attention over the rows of a pass: what the decoder calls between the QKV product and
@@ -96,6 +100,8 @@ class Decoder {
   base::Result<void> fill_layer(int32_t layer, const ForwardArgs& args);
   base::Result<void> feed_forward(const LayerWeights& w);
   void normalise(const float* weight);  // h = RMSNorm(hidden)
+  // The matrix itself, or where `rows` are too many for its type: in BF16, in `wide`.
+  Matrix widened(const Matrix& matrix, int64_t rows, __nv_bfloat16* wide);
   // y = x W^T + b: `args` as if the matrix were one weight.
   base::Result<void> multiply(const Matrix& matrix, ops::cuda::LinearArgs args);
   // hidden += y for y = x W^T + b over rows [begin, end), or hidden += RMSNorm(y).
@@ -116,6 +122,7 @@ class Decoder {
   float* hidden_ = nullptr;
   float* own_hidden_ = nullptr;
   __nv_bfloat16 *h_ = nullptr, *qkv_ = nullptr, *gate_up_ = nullptr, *gate_ = nullptr;
+  __nv_bfloat16 *wide_ = nullptr, *wide_down_ = nullptr;  // null: weights are BF16
 };
 
 }  // namespace model::cuda

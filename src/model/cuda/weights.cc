@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "ops/cuda/quantised.h"
 #include "ops/packed_matrix.h"
 #include "ops/reference/bfloat16.h"
 #include "ops/reference/dequantize.h"
@@ -26,6 +27,7 @@ struct Piece {
   std::string name;
   std::byte* to = nullptr;
   bool is_vector = false;
+  core::DType type = core::DType::kBF16;  // of a matrix, on the device
 };
 
 // A tensor that is part of a matrix.
@@ -34,11 +36,29 @@ struct Rows {
   int64_t count;
 };
 
+constexpr int64_t kTileRows = 16;
+
+// Device bytes of rows of a matrix.
+int64_t matrix_bytes(core::DType type, int64_t rows, int64_t cols) {
+  return type == core::DType::kBF16 ? rows * cols * 2
+                                    : ops::cuda::quantised_bytes(type, rows, cols);
+}
+
+const load::Tensor& tensor_of(const load::ModelFiles& files, const std::string& name) {
+  const auto found = files.tensors.find(name);
+  CHECK(found != files.tensors.end(), "load accepted a model without {}", name);
+  return found->second;
+}
+
 // Gives every tensor its place behind `base`, in the order of the forward pass.
 class Planner {
  public:
-  Planner(const load::ModelFiles& files, std::byte* base)
-      : config_(files.config), at_(reinterpret_cast<uintptr_t>(base)), begin_(at_) {}
+  Planner(const load::ModelFiles& files, WeightsAs as, std::byte* base)
+      : files_(files),
+        config_(files.config),
+        as_(as),
+        at_(reinterpret_cast<uintptr_t>(base)),
+        begin_(at_) {}
 
   void plan(DecoderWeights* w) {
     const core::ModelConfig& c = config_;
@@ -90,19 +110,33 @@ class Planner {
     at_ += static_cast<uintptr_t>((bytes + kAlign - 1) / kAlign * kAlign);
     return reinterpret_cast<std::byte*>(place);
   }
-  // The rows of the named tensors.
+  // The rows of the named tensors: a part for each run of one type.
   Matrix matrix(int64_t cols, std::initializer_list<Rows> tensors) {
     Matrix m{.cols = cols};
-    for (const Rows& tensor : tensors) m.rows += tensor.count;
-    std::byte* const data = take(m.rows * cols * 2);
-    m.weights[0] = {core::DType::kBF16, data, m.rows, cols};
-    m.num_parts = 1;
-    int64_t row = 0;
-    for (const Rows& tensor : tensors) {
-      pieces_.push_back({prefix_ + tensor.name, data + row * cols * 2, false});
-      row += tensor.count;
+    const Rows* next = tensors.begin();
+    while (next != tensors.end()) {
+      const core::DType type = type_of(*next);
+      const Rows* const begin = next;
+      int64_t num_rows = 0;
+      // Packed rows of the next tensor begin where a tile does.
+      while (next != tensors.end() && type_of(*next) == type &&
+             (type == core::DType::kBF16 || num_rows % kTileRows == 0)) {
+        num_rows += (next++)->count;
+      }
+      std::byte* to = take(matrix_bytes(type, num_rows, cols));
+      m.weights[static_cast<size_t>(m.num_parts++)] = {type, to, num_rows, cols};
+      m.rows += num_rows;
+      for (const Rows* tensor = begin; tensor != next; ++tensor) {
+        pieces_.push_back({prefix_ + tensor->name, to, false, type});
+        to += matrix_bytes(type, tensor->count, cols);
+      }
     }
     return m;
+  }
+  core::DType type_of(const Rows& rows) const {
+    if (as_ != WeightsAs::kQuantised) return core::DType::kBF16;
+    const core::DType type = tensor_of(files_, prefix_ + rows.name).type;
+    return ops::cuda::can_stay_quantised(type) ? type : core::DType::kBF16;
   }
   float* vector(bool wanted, int64_t width, const std::string& name) {
     if (!wanted) return nullptr;
@@ -114,7 +148,9 @@ class Planner {
     pieces_.push_back({prefix_ + name, reinterpret_cast<std::byte*>(to), true});
   }
 
+  const load::ModelFiles& files_;
   const core::ModelConfig& config_;
+  const WeightsAs as_;
   uintptr_t at_;
   const uintptr_t begin_;
   std::string prefix_;
@@ -172,6 +208,33 @@ class Uploader {
     return {};
   }
 
+  // A matrix that stays quantised: tiles of rows.
+  base::Result<void> packed_matrix(const load::Tensor& tensor, std::byte* to) {
+    const int64_t num_rows = tensor.shape[0], cols = tensor.shape[1];
+    const ops::WeightView view{
+        tensor.type, num_rows, cols, tensor.bytes.data(), {tensor.rope_interleaved_head_dim}};
+    const int64_t from_bytes = core::row_bytes(tensor.type, cols);
+    const int64_t tile_bytes = ops::cuda::quantised_bytes(tensor.type, kTileRows, cols);
+    CHECK(tile_bytes <= kStagingBytes, "{} rows of {} elements", kTileRows, cols);
+    const int64_t num_tiles = (num_rows + kTileRows - 1) / kTileRows;
+    const int64_t chunk_tiles = kStagingBytes / tile_bytes;
+    for (int64_t begin = 0; begin < num_tiles; begin += chunk_tiles) {
+      const int64_t count = std::min(chunk_tiles, num_tiles - begin);
+      ASSIGN_OR_RETURN(std::byte* const staged, next());
+      pool_.parallel_for(count, [&](int64_t item, int) {
+        std::array<const std::byte*, kTileRows> rows{};
+        for (int64_t i = 0; i < kTileRows; ++i) {
+          const int64_t row = (begin + item) * kTileRows + i;
+          if (row >= num_rows) break;
+          rows[static_cast<size_t>(i)] = view.data + ops::file_row(view, row) * from_bytes;
+        }
+        ops::cuda::pack_quantised(tensor.type, rows, cols, staged + item * tile_bytes);
+      });
+      send(to + begin * tile_bytes, count * tile_bytes);
+    }
+    return {};
+  }
+
   base::Result<void> vector(const load::Tensor& tensor, std::byte* to) {
     const int64_t width = tensor.shape[0];
     CHECK(width * 4 <= kStagingBytes, "a vector of {} elements", width);
@@ -220,29 +283,35 @@ class Uploader {
 
 }  // namespace
 
-int64_t weight_bytes(const load::ModelFiles& files) {
+bool has_quantised(const load::ModelFiles& files) {
+  return std::ranges::any_of(files.tensors, [](const auto& named) {
+    return named.second.shape.size() == 2 && ops::cuda::can_stay_quantised(named.second.type);
+  });
+}
+
+int64_t weight_bytes(const load::ModelFiles& files, WeightsAs as) {
   DecoderWeights w;
-  Planner planner(files, nullptr);
+  Planner planner(files, as, nullptr);
   planner.plan(&w);
   return planner.bytes();
 }
 
 base::Result<DecoderWeights> load_weights(device::cuda::Stream& stream, base::ThreadPool& pool,
-                                          const load::ModelFiles& files,
+                                          const load::ModelFiles& files, WeightsAs as,
                                           const LoadProgress& progress) {
   DecoderWeights w;
-  ASSIGN_OR_RETURN(w.memory, device::cuda::Buffer::allocate(weight_bytes(files), "the weights"));
-  Planner planner(files, w.memory.data());
+  ASSIGN_OR_RETURN(w.memory,
+                   device::cuda::Buffer::allocate(weight_bytes(files, as), "the weights"));
+  Planner planner(files, as, w.memory.data());
   planner.plan(&w);
   ASSIGN_OR_RETURN(Uploader upload, Uploader::create(stream, pool));
   int64_t done = 0;
   for (const Piece& piece : planner.pieces()) {
-    const auto found = files.tensors.find(piece.name);
-    CHECK(found != files.tensors.end(), "load accepted a model without {}", piece.name);
-    const load::Tensor& tensor = found->second;
+    const load::Tensor& tensor = tensor_of(files, piece.name);
     CHECK(tensor.shape.size() == (piece.is_vector ? 1u : 2u), "{}", piece.name);
-    RETURN_IF_ERROR(piece.is_vector ? upload.vector(tensor, piece.to)
-                                    : upload.matrix(tensor, piece.to));
+    RETURN_IF_ERROR(piece.is_vector                    ? upload.vector(tensor, piece.to)
+                    : piece.type != core::DType::kBF16 ? upload.packed_matrix(tensor, piece.to)
+                                                       : upload.matrix(tensor, piece.to));
     if (tensor.file != nullptr) tensor.file->drop(tensor.bytes);
     done += static_cast<int64_t>(tensor.bytes.size());
     if (progress) progress(done, files.weight_bytes);

@@ -1,9 +1,9 @@
-// A decoder's weights in the memory of a GPU: matrices as ops/cuda/linear.h reads them, BF16 now,
-// and FP32 vectors. Q, K and V are one matrix, gate and up are one, rows in that order.
+// A decoder's weights in the memory of a GPU: matrices as ops/cuda/linear.h reads them, BF16 or
+// quantised, and FP32 vectors. Q, K and V are one matrix, gate and up are one, rows in that order.
 //
-// Quantised types are dequantised at load (ops/reference/dequantize.h) by all threads of the pool,
-// and everything goes through two pinned buffers, so that converting and copying overlap. Made once
-// at load; read-only afterwards.
+// Quantised types are dequantised at load (ops/reference/dequantize.h) or, where they stay so,
+// packed (ops/cuda/quantised.h) by all threads of the pool, and everything goes through two pinned
+// buffers, so that converting and copying overlap. Made once at load; read-only afterwards.
 #pragma once
 
 #include <array>
@@ -29,6 +29,7 @@ struct Matrix {
   int num_parts = 0;
   int64_t rows = 0, cols = 0;  // N of all, K
 
+  bool is_bf16() const { return num_parts == 1 && weights[0].type == core::DType::kBF16; }
   std::span<const ops::cuda::Weight> parts() const {
     return std::span(weights).first(static_cast<size_t>(num_parts));
   }
@@ -60,13 +61,16 @@ struct DecoderWeights {
   Matrix output;                 // (V, E); the embedding itself where it serves as output matrix
 };
 
-// Device bytes of the weights of such a model. REQUIRES: as load_weights().
-int64_t weight_bytes(const load::ModelFiles& files);
+// Whether a matrix of the model is of a type that can stay quantised.
+bool has_quantised(const load::ModelFiles& files);
 
-// Copies every tensor of `files` and lets go of the file's pages behind it. REQUIRES: files passed
-// load's checks. Errors: kTooLarge (memory), kInternal (a copy failed).
+// Device bytes of the weights of such a model. REQUIRES: as load_weights().
+int64_t weight_bytes(const load::ModelFiles& files, WeightsAs as);
+
+// Copies every tensor of `files` and lets go of the file's pages behind it. `as`: not kAuto.
+// REQUIRES: files passed load's checks. Errors: kTooLarge (memory), kInternal (a copy failed).
 base::Result<DecoderWeights> load_weights(device::cuda::Stream& stream, base::ThreadPool& pool,
-                                          const load::ModelFiles& files,
+                                          const load::ModelFiles& files, WeightsAs as,
                                           const LoadProgress& progress);
 
 }  // namespace model::cuda
