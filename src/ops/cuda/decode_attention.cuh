@@ -354,7 +354,8 @@ __device__ inline void attend_units(const DecodeBlock& block) {
     state.clear();
     for (int32_t unit = item.unit_begin; unit < item.unit_end; unit += kDecodeWarps) {
       ptx::mbarrier_wait(block.unit_full(warp, stage), phase);
-      const uint32_t visible = block.visible(warp, stage);
+      // Lane 0 reads for all, since it alone frees the stage: racecheck follows no other way.
+      const uint32_t visible = __shfl_sync(~0u, lane == 0 ? block.visible(warp, stage) : 0, 0);
       const std::byte* keys = units + stage * kUnit;
       if (is_quantised(kType) && (visible & kOpenBit) != 0) {
         attend_unit<core::DType::kBF16, kD, kHalf, kPermuted>(state, q, keys, visible,

@@ -24,7 +24,7 @@ __global__ __launch_bounds__(HopperShared<kHeadDim>::kThreads, 1) void prefill_h
   if (threadIdx.x == 0) {
     constexpr uint32_t kWarps = 4 * Shared::kWarpgroups;  // that compute
     ptx::mbarrier_init(ptx::shared_address(&shared.q_full), 1);
-    ptx::mbarrier_init(ptx::shared_address(&shared.q_empty), kWarps);
+    ptx::mbarrier_init(ptx::shared_address(&shared.q_empty), 32 * kWarps);
     for (int i = 0; i < Shared::kStages; ++i) {
       ptx::mbarrier_init(ptx::shared_address(&shared.k_full[i]), 1);
       ptx::mbarrier_init(ptx::shared_address(&shared.k_empty[i]), kWarps);

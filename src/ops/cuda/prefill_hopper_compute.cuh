@@ -48,9 +48,11 @@ struct HopperConsumer {
       const int piece = i % 4 * 2 + lane / 16;
       ptx::ldmatrix_x4(q[i], from + i / 4 * Shared::kRows * 128 + (piece ^ first % 8) * 16);
     }
-    __syncwarp();
-    release(shared.q_empty);
+    release_q();
   }
+
+  // Every thread for itself, tile and q read.
+  __device__ void release_q() const { ptx::mbarrier_arrive(ptx::shared_address(&shared.q_empty)); }
 
   __device__ void start_scores() {
     [[maybe_unused]] const uint64_t rows =
@@ -189,7 +191,7 @@ struct HopperConsumer {
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     release_k();
-    if (!kQInRegisters && tile.num_blocks == 1) release(shared.q_empty);
+    if (!kQInRegisters && tile.num_blocks == 1) release_q();
     if (!all_seen(tile.block(0))) mask_scores(tile.block(0));
     soften(scale);
     pack_probabilities();
@@ -211,7 +213,7 @@ struct HopperConsumer {
     ptx::wgmma_wait<1>();
     ptx::pin(s);
     release_k();
-    if (!kQInRegisters && i == tile.num_blocks - 1) release(shared.q_empty);
+    if (!kQInRegisters && i == tile.num_blocks - 1) release_q();
     if (!all_seen(block)) mask_scores(block);
     const bool rises = soften(scale);
     compute_before_waiting();
