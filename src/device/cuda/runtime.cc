@@ -163,6 +163,14 @@ void Stream::copy(void* to, const void* from, int64_t bytes) {
 void Stream::copy_rows(void* to, int64_t to_pitch, const void* from, int64_t from_pitch,
                        int64_t width, int64_t rows) {
   if (width == 0 || rows == 0) return;
+  // The copy engine's pitch has 31 bits.
+  if (std::max(to_pitch, from_pitch) > INT32_MAX) {
+    for (int64_t row = 0; row < rows; ++row) {
+      copy(static_cast<std::byte*>(to) + row * to_pitch,
+           static_cast<const std::byte*>(from) + row * from_pitch, width);
+    }
+    return;
+  }
   const cudaError_t status = cudaMemcpy2DAsync(
       to, static_cast<size_t>(to_pitch), from, static_cast<size_t>(from_pitch),
       static_cast<size_t>(width), static_cast<size_t>(rows), cudaMemcpyDefault, handle_);

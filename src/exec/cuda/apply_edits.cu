@@ -1,5 +1,7 @@
 #include "exec/cuda/apply_edits.h"
 
+#include "device/cuda/status.h"
+
 namespace exec::cuda {
 namespace {
 
@@ -51,6 +53,7 @@ void apply_edits(cudaStream_t stream, const ApplyEditsArgs& args) {
   const int columns = args.num_columns > kThreads ? args.num_columns : kThreads;
   const int blocks = (columns + kThreads - 1) / kThreads;
   apply_edits_kernel<<<blocks, kThreads, 0, stream>>>(args);
+  device::cuda::check_launch("apply_edits");
 }
 
 }  // namespace exec::cuda

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "exec/plan_segments.h"
+#include "ops/cuda/select_limits.h"
 
 namespace exec::cuda {
 namespace {
@@ -24,6 +25,28 @@ const char* describe(int32_t select_error) {
     default:
       return "a selection was lost";
   }
+}
+
+// Lists of pages are kept in the shared memory of a block: what does not fit there is refused
+// before the first step.
+base::Result<void> check_lists(const KvOptions& kv, bool tiered) {
+  const int64_t listed = ops::cuda::select_list_max(kv.pages_max());
+  if (kv.listed_max() > listed) {
+    return base::error(
+        base::Code::kUnsupported,
+        "--budget {}: a KV head's list of {} pages, this GPU's kernels hold {}: use "
+        "--budget {} at most, or a larger --page-size",
+        kv.sparse.budget_tokens, kv.listed_max(), listed,
+        std::max<int64_t>(0, listed - (kv.listed_max() - kv.selected_max())) * kv.page.page_tokens);
+  }
+  const int64_t frames = ops::cuda::shrink_frames_max();
+  if (tiered && kv.pages_max() > frames) {
+    return base::error(base::Code::kUnsupported,
+                       "--max-model-len {}: {} pages of a sequence, with a host tier this GPU's "
+                       "kernels hold {}: use --max-model-len {} at most, or a larger --page-size",
+                       kv.context_max, kv.pages_max(), frames, frames * kv.page.page_tokens);
+  }
+  return {};
 }
 
 void read_logprobs(const ops::cuda::SampleResult& from, core::PositionLogprobs* to) {
@@ -81,6 +104,9 @@ CudaExecutor::~CudaExecutor() {
 
 base::Result<void> CudaExecutor::allocate() {
   const KvOptions& kv = options_.kv;
+  if (kv_.selecting().num_columns() > 0) {
+    RETURN_IF_ERROR(check_lists(kv, options_.tier.has_value()));
+  }
   const core::ModelConfig& config = decoder_->config();
   const bool tiered = options_.tier.has_value();
   if (kv_.selecting().num_columns() > 0) {

@@ -1,5 +1,7 @@
 #include "exec/cuda/list_buffer.h"
 
+#include "device/cuda/status.h"
+
 namespace exec::cuda {
 namespace {
 
@@ -27,6 +29,7 @@ void list_buffer(cudaStream_t stream, const ListBufferArgs& args) {
   const dim3 grid(static_cast<unsigned>((args.num_pages + kThreads - 1) / kThreads),
                   static_cast<unsigned>(args.num_heads));
   list_buffer_kernel<<<grid, kThreads, 0, stream>>>(args);
+  device::cuda::check_launch("list_buffer");
 }
 
 }  // namespace exec::cuda

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/page_select.cuh"
+#include "ops/cuda/select_limits.h"
 
 namespace ops::cuda {
 namespace {
@@ -51,6 +52,14 @@ void launch_select(cudaStream_t stream, const SelectArgs& args) {
 }
 
 }  // namespace
+
+int64_t select_list_max(int64_t frames_max) {
+  cudaFuncAttributes own{};
+  if (cudaFuncGetAttributes(&own, select_kernel<2>) != cudaSuccess) return 0;
+  const int64_t left = launch_limits().shared_of_block - static_cast<int64_t>(own.sharedSizeBytes) -
+                       (frames_max + 31) / 32 * 4;
+  return std::max<int64_t>(0, left / kListBytes);
+}
 
 void select_and_resolve(cudaStream_t stream, const SelectArgs& args) {
   if (args.score.rows_max == 0 || args.score.num_kv_heads == 0) return;

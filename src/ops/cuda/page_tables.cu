@@ -5,7 +5,9 @@
 
 #include "base/check.h"
 #include "device/cuda/status.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/cuda/page_evict.cuh"
+#include "ops/cuda/select_limits.h"
 #include "ops/page_resolve.h"
 
 namespace ops::cuda {
@@ -137,6 +139,14 @@ void working_set(cudaStream_t stream, const WorkingSetArgs& args) {
   const dim3 grid(kSetBlocks, static_cast<unsigned>(args.rows_max));
   working_set_kernel<<<grid, kSetThreads, 0, stream>>>(args);
   device::cuda::check_launch("working_set");
+}
+
+int64_t shrink_frames_max() {
+  cudaFuncAttributes own{};
+  if (cudaFuncGetAttributes(&own, shrink_kernel) != cudaSuccess) return 0;
+  const int64_t left = launch_limits().shared_of_block - static_cast<int64_t>(own.sharedSizeBytes);
+  // At most half of the frames move into the other half's places.
+  return left / static_cast<int64_t>(2 * sizeof(int32_t)) * 2;
 }
 
 void page_shrink(cudaStream_t stream, const ShrinkArgs& args) {
