@@ -78,6 +78,10 @@ class CudaGpu final : public Gpu {
                                                 int32_t max_num_seqs) const override {
     using model::WeightsAs;
     if (asked == WeightsAs::kBf16) return asked;
+    if (asked == WeightsAs::kFp8) {
+      RETURN_IF_ERROR(model::cuda::Decoder::check_fp8(info_, files.config));
+      return asked;
+    }
     const bool can = model::cuda::has_quantised(files);
     if (asked == WeightsAs::kAuto) {
       const bool fits =

@@ -43,6 +43,7 @@ core::DType kv_type(const std::string& name) {
 
 model::WeightsAs weights_as(const std::string& name) {
   if (name == "bf16") return model::WeightsAs::kBf16;
+  if (name == "fp8") return model::WeightsAs::kFp8;
   return name == "quantised" ? model::WeightsAs::kQuantised : model::WeightsAs::kAuto;
 }
 
@@ -110,7 +111,9 @@ std::string fingerprint(const House& house) {
                      core::arch_name(c.arch), c.name, c.num_layers, c.model_dim, c.ffn_dim,
                      c.num_q_heads, c.num_kv_heads, c.head_dim, c.vocab_size, c.rope.theta,
                      house.files->weight_bytes,
-                     house.weights == model::WeightsAs::kQuantised ? ", quantised" : "");
+                     house.weights == model::WeightsAs::kQuantised ? ", quantised"
+                     : house.weights == model::WeightsAs::kFp8     ? ", fp8"
+                                                                   : "");
 }
 
 // The preset's values with the flags over them, and the heads that stream.

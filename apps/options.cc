@@ -64,9 +64,9 @@ void add_compute_options(CLI::App& command, ServingOptions* o) {
       .add_option(
           "--weights", o->weights,
           "what a GPU keeps matrices as: bf16, quantised (GGUF's Q8_0, Q4_0, Q4_1, Q4_K and "
-          "Q6_K as they are), or auto: quantised where --max-num-seqs is at most 16 or BF16 is too "
-          "large, and not --deterministic")
-      ->check(CLI::IsMember({"auto", "bf16", "quantised"}))
+          "Q6_K as they are), fp8 (those of layers), or auto: quantised where --max-num-seqs is at "
+          "most 16 or BF16 is too large, and not --deterministic")
+      ->check(CLI::IsMember({"auto", "bf16", "quantised", "fp8"}))
       ->capture_default_str()
       ->group(kPerformance);
   command

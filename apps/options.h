@@ -18,7 +18,7 @@ struct ServingOptions {
   std::string load_format = "auto";  // auto | dummy
   uint64_t dummy_seed = 0;           // weights of --load-format dummy
   std::string dummy_type = "BF16";   // of their matrices
-  std::string weights = "auto";      // auto | bf16 | quantised: on a GPU
+  std::string weights = "auto";      // auto | bf16 | quantised | fp8: on a GPU
   // Behaviour.
   std::string preset = "full";
   KvFlags kv;                           // single values of the preset

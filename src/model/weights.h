@@ -15,8 +15,8 @@
 namespace model {
 
 // What a GPU keeps a model's matrices as: BF16, or those of GGUF's types that its kernels read as
-// they are.
-enum class WeightsAs : uint8_t { kAuto, kBf16, kQuantised };
+// they are, or those of layers in e4m3.
+enum class WeightsAs : uint8_t { kAuto, kBf16, kQuantised, kFp8 };
 
 // A vector that an architecture may lack is empty.
 struct LayerWeights {

@@ -88,6 +88,16 @@ TEST(QuantisedWeights, AreChosenForFewSequencesAndNeverWithDeterministic) {
       << refused.error().message;
 }
 
+TEST(Fp8Weights, ReplayedEqualEager) {
+  Answer eager, replayed, bf16;
+  int64_t bytes = 0, bf16_bytes = 0;
+  answer_with("bf16", true, &bf16, &bf16_bytes);
+  answer_with("fp8", true, &eager, &bytes);
+  answer_with("fp8", false, &replayed, &bytes);
+  EXPECT_EQ(eager, replayed);
+  EXPECT_LT(bytes, bf16_bytes * 8 / 10);  // embeddings stay BF16
+}
+
 INSTANTIATE_TEST_SUITE_P(Attending, Graphs, testing::ValuesIn(kModes),
                          [](const auto& mode) { return std::string(mode.param.name); });
 

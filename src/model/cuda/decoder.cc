@@ -28,6 +28,7 @@ constexpr int64_t kQuantisedRows = 64;
 // Where each part of the workspace begins, in bytes.
 struct WorkspacePlan {
   int64_t hidden = 0, h = 0, qkv = 0, gate_up = 0, gate = 0, wide = 0, wide_down = 0, total = 0;
+  int64_t normed_scales = 0, tile_codes = 0, tile_scales = 0;
 };
 
 WorkspacePlan plan_workspace(const core::ModelConfig& c, const DecoderLimits& limits) {
@@ -38,10 +39,18 @@ WorkspacePlan plan_workspace(const core::ModelConfig& c, const DecoderLimits& li
     return std::exchange(p.total, p.total + (elements * size + 255) / 256 * 256);
   };
   p.hidden = take(rows * c.model_dim, 4);
-  p.h = take(rows * std::max<int64_t>(c.model_dim, int64_t{c.num_q_heads} * c.head_dim), 2);
+  const int64_t attended = int64_t{c.num_q_heads} * c.head_dim;
+  const bool is_fp8 = limits.weights == WeightsAs::kFp8;
+  const int64_t normed_bytes = is_fp8 ? ops::cuda::fp8_cols(c.model_dim) : 0;
+  p.h = take(rows * std::max(normed_bytes, 2 * std::max<int64_t>(c.model_dim, attended)), 1);
   p.qkv = take(rows * std::max<int64_t>(qkv_width(c), c.model_dim), 2);
   p.gate_up = take(tile * 2 * c.ffn_dim, 2);
-  p.gate = take(tile * c.ffn_dim, 2);
+  p.gate = take(is_fp8 ? 0 : tile * c.ffn_dim, 2);
+  if (is_fp8) {
+    p.normed_scales = take(rows, 4);
+    p.tile_codes = take(tile * ops::cuda::fp8_cols(std::max<int64_t>(c.ffn_dim, attended)), 1);
+    p.tile_scales = take(tile, 4);
+  }
   if (limits.weights == WeightsAs::kQuantised && rows > kQuantisedRows) {
     const int64_t outputs =
         std::max({qkv_width(c), int64_t{c.num_q_heads} * c.head_dim, 2 * int64_t{c.ffn_dim}});
@@ -86,15 +95,36 @@ base::Result<void> Decoder::check(const core::ModelConfig& c) {
                      c.num_q_heads / c.num_kv_heads);
 }
 
+base::Result<void> Decoder::check_fp8(const device::cuda::GpuInfo& gpu,
+                                      const core::ModelConfig& c) {
+  if (!ops::cuda::Fp8Linear::is_supported(gpu)) {
+    return base::error(base::Code::kUnsupported,
+                       "{} has compute capability {}.{}, and products in FP8 need 8.9", gpu.name,
+                       gpu.major, gpu.minor);
+  }
+  for (const int64_t width :
+       {int64_t{c.model_dim}, int64_t{c.ffn_dim}, int64_t{c.num_q_heads} * c.head_dim}) {
+    if (width % 16 == 0 && width <= ops::cuda::kFp8WidthMax) continue;
+    return base::error(base::Code::kUnsupported,
+                       "a matrix has rows of {}: FP8 needs a multiple of 16, at most {}", width,
+                       ops::cuda::kFp8WidthMax);
+  }
+  return {};
+}
+
 int64_t Decoder::workspace_bytes(const core::ModelConfig& config, const DecoderLimits& limits) {
-  return plan_workspace(config, limits).total + linear_options(limits).workspace_bytes +
-         int64_t{config.head_dim} * 4;
+  const ops::cuda::LinearOptions options = linear_options(limits);
+  int64_t bytes =
+      plan_workspace(config, limits).total + options.workspace_bytes + int64_t{config.head_dim} * 4;
+  if (limits.weights == WeightsAs::kFp8) bytes += ops::cuda::Fp8Linear::planned_bytes(options);
+  return bytes;
 }
 
 base::Result<std::unique_ptr<Decoder>> Decoder::create(
     const device::cuda::GpuInfo& gpu, device::cuda::Stream& stream, base::ThreadPool& pool,
     const load::ModelFiles& files, const DecoderLimits& limits, const LoadProgress& progress) {
   RETURN_IF_ERROR(check(files.config));
+  if (limits.weights == WeightsAs::kFp8) RETURN_IF_ERROR(check_fp8(gpu, files.config));
   std::unique_ptr<Decoder> made(new Decoder(stream, files.config, limits));
   RETURN_IF_ERROR(made->allocate(gpu));
   ASSIGN_OR_RETURN(made->weights_, load_weights(stream, pool, files, limits.weights, progress));
@@ -118,6 +148,12 @@ base::Result<void> Decoder::allocate(const device::cuda::GpuInfo& gpu) {
   if (p.wide_down > 0) {
     wide_ = reinterpret_cast<__nv_bfloat16*>(base + p.wide);
     wide_down_ = reinterpret_cast<__nv_bfloat16*>(base + p.wide_down);
+  }
+  if (limits_.weights == WeightsAs::kFp8) {
+    ASSIGN_OR_RETURN(fp8_linear_, ops::cuda::Fp8Linear::create(gpu, linear_options(limits_)));
+    normed_scales_ = reinterpret_cast<float*>(base + p.normed_scales);
+    tile_ = {reinterpret_cast<uint8_t*>(base + p.tile_codes),
+             reinterpret_cast<float*>(base + p.tile_scales)};
   }
 
   const RopeFrequencies rope = rope_frequencies(config_.rope, config_.head_dim);
@@ -159,17 +195,34 @@ base::Result<void> Decoder::forward(const ForwardArgs& args) {
 base::Result<void> Decoder::run_layer(int32_t layer, const ForwardArgs& args) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   normalise(w.attn_norm);
-  RETURN_IF_ERROR(multiply(widened(w.qkv, rows_, wide_), {.x = h_,
-                                                          .x_stride = config_.model_dim,
-                                                          .bias = w.qkv_bias,
-                                                          .rows = rows_,
-                                                          .y = qkv_,
-                                                          .y_stride = qkv_width(config_)}));
+  RETURN_IF_ERROR(multiply(widened(w.qkv, rows_, wide_),
+                           {.x = h_,
+                            .x_stride = config_.model_dim,
+                            .bias = w.qkv_bias,
+                            .rows = rows_,
+                            .y = qkv_,
+                            .y_stride = qkv_width(config_)},
+                           normed(0)));
   RETURN_IF_ERROR(attend(layer, args));
-  const Matrix output = widened(w.attn_output, rows_, wide_);
-  RETURN_IF_ERROR(add_projected(h_, output, w.attn_output_bias, w.attn_post_norm, 0, rows_));
+  RETURN_IF_ERROR(project_attention(w));
   normalise(w.ffn_norm);
   return feed_forward(w);
+}
+
+base::Result<void> Decoder::project_attention(const LayerWeights& w) {
+  const Matrix output = widened(w.attn_output, rows_, wide_);
+  if (!fp8_linear_) {
+    return add_projected(h_, output, w.attn_output_bias, w.attn_post_norm, 0, rows_);
+  }
+  for (int64_t begin = 0; begin < rows_; begin += kFeedForwardRows) {
+    const int64_t end = std::min(rows_, begin + kFeedForwardRows);
+    const __nv_bfloat16* const x = h_ + begin * output.cols;
+    ops::cuda::quantise_rows(
+        stream_.handle(),
+        {.x = x, .x_stride = output.cols, .rows = end - begin, .width = output.cols}, tile_);
+    RETURN_IF_ERROR(add_projected(x, output, w.attn_output_bias, w.attn_post_norm, begin, end));
+  }
+  return {};
 }
 
 // h = attention of q over the past and the pass's own rows.
@@ -208,33 +261,50 @@ base::Result<void> Decoder::feed_forward(const LayerWeights& w) {
                down = widened(w.down, rows_, wide_down_);
   for (int64_t begin = 0; begin < rows_; begin += kFeedForwardRows) {
     const int64_t end = std::min(rows_, begin + kFeedForwardRows);
-    RETURN_IF_ERROR(multiply(gate_up, {.x = h_ + begin * config_.model_dim,
-                                       .x_stride = config_.model_dim,
-                                       .bias = w.gate_up_bias,
-                                       .rows = end - begin,
-                                       .y = gate_up_,
-                                       .y_stride = 2 * width}));
-    ops::cuda::gated(stream_.handle(), {.gate_up = gate_up_,
-                                        .rows = end - begin,
-                                        .width = width,
-                                        .gelu = config_.gelu_gate,
-                                        .out = gate_});
+    RETURN_IF_ERROR(multiply(gate_up,
+                             {.x = h_ + begin * config_.model_dim,
+                              .x_stride = config_.model_dim,
+                              .bias = w.gate_up_bias,
+                              .rows = end - begin,
+                              .y = gate_up_,
+                              .y_stride = 2 * width},
+                             normed(begin)));
+    const ops::cuda::GateArgs gate{.gate_up = gate_up_,
+                                   .rows = end - begin,
+                                   .width = width,
+                                   .gelu = config_.gelu_gate,
+                                   .out = gate_};
+    if (fp8_linear_) {
+      ops::cuda::gated(stream_.handle(), gate, tile_);
+    } else {
+      ops::cuda::gated(stream_.handle(), gate);
+    }
     RETURN_IF_ERROR(add_projected(gate_, down, w.down_bias, w.ffn_post_norm, begin, end));
   }
   return {};
 }
 
 void Decoder::normalise(const float* weight) {
-  ops::cuda::rms_norm(stream_.handle(), {.in = hidden_,
-                                         .weight = weight,
-                                         .eps = config_.norm_eps,
-                                         .rows = rows_,
-                                         .width = config_.model_dim,
-                                         .out = h_});
+  const ops::cuda::NormArgs norm{.in = hidden_,
+                                 .weight = weight,
+                                 .eps = config_.norm_eps,
+                                 .rows = rows_,
+                                 .width = config_.model_dim,
+                                 .out = h_};
+  if (fp8_linear_) {
+    ops::cuda::rms_norm(stream_.handle(), norm, normed(0));
+  } else {
+    ops::cuda::rms_norm(stream_.handle(), norm);
+  }
+}
+
+ops::cuda::Fp8Rows Decoder::normed(int64_t begin) const {
+  return {reinterpret_cast<uint8_t*>(h_) + begin * ops::cuda::fp8_cols(config_.model_dim),
+          normed_scales_ + begin};
 }
 
 Matrix Decoder::widened(const Matrix& matrix, int64_t rows, __nv_bfloat16* wide) {
-  if (matrix.is_bf16() || rows <= kQuantisedRows) return matrix;
+  if (wide == nullptr || matrix.is_bf16() || rows <= kQuantisedRows) return matrix;
   int64_t row = 0;
   for (const ops::cuda::Weight& part : matrix.parts()) {
     ops::cuda::dequantise(stream_.handle(), part, wide + row * matrix.cols);
@@ -245,7 +315,19 @@ Matrix Decoder::widened(const Matrix& matrix, int64_t rows, __nv_bfloat16* wide)
   return result;
 }
 
-base::Result<void> Decoder::multiply(const Matrix& matrix, ops::cuda::LinearArgs args) {
+base::Result<void> Decoder::multiply(const Matrix& matrix, ops::cuda::LinearArgs args,
+                                     const ops::cuda::Fp8Rows& x8) {
+  if (matrix.weights[0].type == core::DType::kF8E4M3) {
+    return fp8_linear_->run(stream_, {.x = x8.codes,
+                                      .x_scales = x8.scales,
+                                      .weight = matrix.weights[0],
+                                      .bias = args.bias,
+                                      .rows = args.rows,
+                                      .y = args.y,
+                                      .y32 = args.y32,
+                                      .y_stride = args.y_stride,
+                                      .accumulate = args.accumulate});
+  }
   for (const ops::cuda::Weight& part : matrix.parts()) {
     args.weight = part;
     RETURN_IF_ERROR(linear_->run(stream_, args));
@@ -268,10 +350,10 @@ base::Result<void> Decoder::add_projected(const __nv_bfloat16* x, const Matrix& 
   if (post_norm == nullptr) {
     product.y32 = hidden;
     product.accumulate = true;
-    return multiply(weight, product);
+    return multiply(weight, product, tile_);
   }
   product.y = qkv_;  // q, k and v are read already
-  RETURN_IF_ERROR(multiply(weight, product));
+  RETURN_IF_ERROR(multiply(weight, product, tile_));
   ops::cuda::add_rms_norm(stream_.handle(), {.y = qkv_,
                                              .weight = post_norm,
                                              .eps = config_.norm_eps,
@@ -291,11 +373,13 @@ base::Result<void> Decoder::logits(const int32_t* rows, int32_t num_rows, float*
                                          .rows = num_rows,
                                          .width = config_.model_dim,
                                          .out = h_});
-  return multiply(weights_.output, {.x = h_,
-                                    .x_stride = config_.model_dim,
-                                    .rows = num_rows,
-                                    .y32 = out,
-                                    .y_stride = config_.vocab_size});
+  return multiply(weights_.output,
+                  {.x = h_,
+                   .x_stride = config_.model_dim,
+                   .rows = num_rows,
+                   .y32 = out,
+                   .y_stride = config_.vocab_size},
+                  {});
 }
 
 }  // namespace model::cuda

@@ -8,8 +8,10 @@
 // next product, qkv (T, max((Hq + 2 Hk) D, E)), and gate_up (., 2 F) and gate (., F) of a tile of
 // the feed-forward's rows. Weights that stay quantised are multiplied as they are by up to 64 rows;
 // for more a layer's matrix is dequantised first, into wide: one for the feed-forward's second
-// product, one for all others. Thread: the engine's. Allocates nothing after create(), but for the
-// plans that ops::cuda::Linear makes of new shapes.
+// product, one for all others. Weights in e4m3 take rows in e4m3: norms write them into h (in place
+// of BF16), gates and, for what attention gave, quantise_rows() into those of a tile. Thread: the
+// engine's. Allocates nothing after create(), but for the plans that ops::cuda::Linear makes of new
+// shapes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -23,6 +25,7 @@
 #include "device/cuda/runtime.h"
 #include "load/model_files.h"
 #include "model/cuda/weights.h"
+#include "ops/cuda/fp8_linear.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/row_ops.h"
 
@@ -71,12 +74,15 @@ struct ForwardArgs {
 class Decoder {
  public:
   // Loads the weights too. `stream` must outlive it: all work is enqueued there. Errors: kTooLarge,
-  // kUnsupported (check()'s; no cuBLASLt).
+  // kUnsupported (check()'s and check_fp8()'s; no cuBLASLt).
   static base::Result<std::unique_ptr<Decoder>> create(
       const device::cuda::GpuInfo& gpu, device::cuda::Stream& stream, base::ThreadPool& pool,
       const load::ModelFiles& files, const DecoderLimits& limits, const LoadProgress& progress);
   // Errors: kUnsupported, a shape that the GPU's kernels do not take, by name.
   static base::Result<void> check(const core::ModelConfig& config);
+  // The same of weights in e4m3: a GPU without its products, a shape.
+  static base::Result<void> check_fp8(const device::cuda::GpuInfo& gpu,
+                                      const core::ModelConfig& config);
   // Device bytes of create() beside the weights.
   static int64_t workspace_bytes(const core::ModelConfig& config, const DecoderLimits& limits);
 
@@ -99,12 +105,16 @@ class Decoder {
   base::Result<void> attend(int32_t layer, const ForwardArgs& args);
   base::Result<void> fill_layer(int32_t layer, const ForwardArgs& args);
   base::Result<void> feed_forward(const LayerWeights& w);
-  void normalise(const float* weight);  // h = RMSNorm(hidden)
+  base::Result<void> project_attention(const LayerWeights& w);
+  void normalise(const float* weight);  // h = RMSNorm(hidden), in e4m3 where weights are
+  ops::cuda::Fp8Rows normed(int64_t begin) const;
   // The matrix itself, or where `rows` are too many for its type: in BF16, in `wide`.
   Matrix widened(const Matrix& matrix, int64_t rows, __nv_bfloat16* wide);
-  // y = x W^T + b: `args` as if the matrix were one weight.
-  base::Result<void> multiply(const Matrix& matrix, ops::cuda::LinearArgs args);
-  // hidden += y for y = x W^T + b over rows [begin, end), or hidden += RMSNorm(y).
+  // y = x W^T + b: `args` as if the matrix were one weight. `x8`: x where the matrix is in e4m3.
+  base::Result<void> multiply(const Matrix& matrix, ops::cuda::LinearArgs args,
+                              const ops::cuda::Fp8Rows& x8);
+  // hidden += y for y = x W^T + b over rows [begin, end), or hidden += RMSNorm(y). x in e4m3: the
+  // tile's.
   base::Result<void> add_projected(const __nv_bfloat16* x, const Matrix& weight, const float* bias,
                                    const float* post_norm, int64_t begin, int64_t end);
 
@@ -113,6 +123,7 @@ class Decoder {
   const DecoderLimits limits_;
   DecoderWeights weights_;
   std::unique_ptr<ops::cuda::Linear> linear_;
+  std::unique_ptr<ops::cuda::Fp8Linear> fp8_linear_;  // null: no weights are in e4m3
   device::cuda::Buffer workspace_;
   device::cuda::Buffer frequencies_;  // (2, D / 2) f32: of all layers, of sliding ones
   float magnitude_ = 1.0f, local_magnitude_ = 1.0f;
@@ -122,7 +133,9 @@ class Decoder {
   float* hidden_ = nullptr;
   float* own_hidden_ = nullptr;
   __nv_bfloat16 *h_ = nullptr, *qkv_ = nullptr, *gate_up_ = nullptr, *gate_ = nullptr;
-  __nv_bfloat16 *wide_ = nullptr, *wide_down_ = nullptr;  // null: weights are BF16
+  __nv_bfloat16 *wide_ = nullptr, *wide_down_ = nullptr;  // null: no weights are quantised
+  float* normed_scales_ = nullptr;                        // (T)
+  ops::cuda::Fp8Rows tile_;                               // (tile, max(F, Hq D))
 };
 
 }  // namespace model::cuda

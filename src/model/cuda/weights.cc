@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "ops/cuda/fp8_rows.h"
 #include "ops/cuda/quantised.h"
 #include "ops/packed_matrix.h"
 #include "ops/reference/bfloat16.h"
@@ -28,6 +29,7 @@ struct Piece {
   std::byte* to = nullptr;
   bool is_vector = false;
   core::DType type = core::DType::kBF16;  // of a matrix, on the device
+  float* scales = nullptr;                // of its rows in e4m3
 };
 
 // A tensor that is part of a matrix.
@@ -81,7 +83,8 @@ class Planner {
     const int64_t q_rows = int64_t{c.num_q_heads} * c.head_dim;
     const int64_t kv_rows = int64_t{c.num_kv_heads} * c.head_dim;
     w->attn_norm = vector(true, c.model_dim, "attn_norm");
-    w->qkv = matrix(c.model_dim, {{"attn_q", q_rows}, {"attn_k", kv_rows}, {"attn_v", kv_rows}});
+    w->qkv =
+        layer_matrix(c.model_dim, {{"attn_q", q_rows}, {"attn_k", kv_rows}, {"attn_v", kv_rows}});
     w->qkv_bias = vector(c.qkv_bias, q_rows + 2 * kv_rows, "");
     if (c.qkv_bias) {
       elements(w->qkv_bias, "attn_q_bias");
@@ -90,17 +93,17 @@ class Planner {
     }
     w->q_norm = vector(c.qk_norm, c.head_dim, "attn_q_norm");
     w->k_norm = vector(c.qk_norm, c.head_dim, "attn_k_norm");
-    w->attn_output = matrix(q_rows, {{"attn_output", c.model_dim}});
+    w->attn_output = layer_matrix(q_rows, {{"attn_output", c.model_dim}});
     w->attn_output_bias = vector(c.attention_out_bias, c.model_dim, "attn_output_bias");
     w->attn_post_norm = vector(c.post_norms, c.model_dim, "attn_post_norm");
     w->ffn_norm = vector(true, c.model_dim, "ffn_norm");
-    w->gate_up = matrix(c.model_dim, {{"ffn_gate", c.ffn_dim}, {"ffn_up", c.ffn_dim}});
+    w->gate_up = layer_matrix(c.model_dim, {{"ffn_gate", c.ffn_dim}, {"ffn_up", c.ffn_dim}});
     w->gate_up_bias = vector(c.mlp_bias, 2 * int64_t{c.ffn_dim}, "");
     if (c.mlp_bias) {
       elements(w->gate_up_bias, "ffn_gate_bias");
       elements(w->gate_up_bias + c.ffn_dim, "ffn_up_bias");
     }
-    w->down = matrix(c.ffn_dim, {{"ffn_down", c.model_dim}});
+    w->down = layer_matrix(c.ffn_dim, {{"ffn_down", c.model_dim}});
     w->down_bias = vector(c.mlp_bias, c.model_dim, "ffn_down_bias");
     w->ffn_post_norm = vector(c.post_norms, c.model_dim, "ffn_post_norm");
   }
@@ -130,6 +133,22 @@ class Planner {
         pieces_.push_back({prefix_ + tensor->name, to, false, type});
         to += matrix_bytes(type, tensor->count, cols);
       }
+    }
+    return m;
+  }
+  // The same where weights may be e4m3: one part, with a scale a row behind all codes.
+  Matrix layer_matrix(int64_t cols, std::initializer_list<Rows> tensors) {
+    if (as_ != WeightsAs::kFp8) return matrix(cols, tensors);
+    Matrix m{.num_parts = 1, .cols = cols};
+    for (const Rows& tensor : tensors) m.rows += tensor.count;
+    std::byte* const data = take(ops::cuda::fp8_weight_bytes(m.rows, cols));
+    m.weights[0] = {core::DType::kF8E4M3, data, m.rows, cols};
+    float* scales = ops::cuda::fp8_weight_rows(data, m.rows, cols).scales;
+    std::byte* to = data;
+    for (const Rows& tensor : tensors) {
+      pieces_.push_back({prefix_ + tensor.name, to, false, core::DType::kF8E4M3, scales});
+      to += tensor.count * ops::cuda::fp8_cols(cols);
+      scales += tensor.count;
     }
     return m;
   }
@@ -171,8 +190,13 @@ void convert_row(core::DType type, const std::byte* row, int64_t cols, float* fl
 
 class Uploader {
  public:
-  static base::Result<Uploader> create(device::cuda::Stream& stream, base::ThreadPool& pool) {
+  static base::Result<Uploader> create(device::cuda::Stream& stream, base::ThreadPool& pool,
+                                       WeightsAs as) {
     Uploader made(stream, pool);
+    if (as == WeightsAs::kFp8) {
+      ASSIGN_OR_RETURN(made.bf16_,
+                       device::cuda::Buffer::allocate(kStagingBytes, "weights in BF16"));
+    }
     for (Staging& s : made.staging_) {
       ASSIGN_OR_RETURN(s.buffer,
                        device::cuda::PinnedBuffer::allocate(kStagingBytes, "loading weights"));
@@ -182,7 +206,8 @@ class Uploader {
     return made;
   }
 
-  base::Result<void> matrix(const load::Tensor& tensor, std::byte* to) {
+  // In BF16, or (with `scales` for its rows) in e4m3.
+  base::Result<void> matrix(const load::Tensor& tensor, std::byte* to, float* scales) {
     const int64_t num_rows = tensor.shape[0], cols = tensor.shape[1];
     const ops::WeightView view{
         tensor.type, num_rows, cols, tensor.bytes.data(), {tensor.rope_interleaved_head_dim}};
@@ -203,7 +228,15 @@ class Uploader {
         }
       };
       pool_.parallel_for((count + item_rows - 1) / item_rows, convert);
-      send(to + begin * to_bytes, count * to_bytes);
+      if (scales == nullptr) {
+        send(to + begin * to_bytes, count * to_bytes);
+        continue;
+      }
+      send(bf16_.data(), count * to_bytes);
+      ops::cuda::quantise_rows(
+          stream_.handle(),
+          {.x = bf16_.as<__nv_bfloat16>(), .x_stride = cols, .rows = count, .width = cols},
+          {reinterpret_cast<uint8_t*>(to + begin * ops::cuda::fp8_cols(cols)), scales + begin});
     }
     return {};
   }
@@ -279,7 +312,14 @@ class Uploader {
   std::array<Staging, 2> staging_;
   size_t at_ = 0;
   std::vector<std::vector<float>> floats_;  // by worker
+  device::cuda::Buffer bf16_;               // rows on their way to e4m3
 };
+
+base::Result<void> load_piece(Uploader& upload, const load::Tensor& tensor, const Piece& piece) {
+  if (piece.is_vector) return upload.vector(tensor, piece.to);
+  if (ops::cuda::can_stay_quantised(piece.type)) return upload.packed_matrix(tensor, piece.to);
+  return upload.matrix(tensor, piece.to, piece.scales);
+}
 
 }  // namespace
 
@@ -304,14 +344,12 @@ base::Result<DecoderWeights> load_weights(device::cuda::Stream& stream, base::Th
                    device::cuda::Buffer::allocate(weight_bytes(files, as), "the weights"));
   Planner planner(files, as, w.memory.data());
   planner.plan(&w);
-  ASSIGN_OR_RETURN(Uploader upload, Uploader::create(stream, pool));
+  ASSIGN_OR_RETURN(Uploader upload, Uploader::create(stream, pool, as));
   int64_t done = 0;
   for (const Piece& piece : planner.pieces()) {
     const load::Tensor& tensor = tensor_of(files, piece.name);
     CHECK(tensor.shape.size() == (piece.is_vector ? 1u : 2u), "{}", piece.name);
-    RETURN_IF_ERROR(piece.is_vector                    ? upload.vector(tensor, piece.to)
-                    : piece.type != core::DType::kBF16 ? upload.packed_matrix(tensor, piece.to)
-                                                       : upload.matrix(tensor, piece.to));
+    RETURN_IF_ERROR(load_piece(upload, tensor, piece));
     if (tensor.file != nullptr) tensor.file->drop(tensor.bytes);
     done += static_cast<int64_t>(tensor.bytes.size());
     if (progress) progress(done, files.weight_bytes);

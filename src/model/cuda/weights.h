@@ -1,9 +1,11 @@
-// A decoder's weights in the memory of a GPU: matrices as ops/cuda/linear.h reads them, BF16 or
-// quantised, and FP32 vectors. Q, K and V are one matrix, gate and up are one, rows in that order.
+// A decoder's weights in the memory of a GPU: matrices as ops/cuda/linear.h reads them, BF16,
+// quantised or (those of layers, fp8_linear.h) e4m3, and FP32 vectors. Q, K and V are one matrix,
+// gate and up are one, rows in that order.
 //
 // Quantised types are dequantised at load (ops/reference/dequantize.h) or, where they stay so,
 // packed (ops/cuda/quantised.h) by all threads of the pool, and everything goes through two pinned
-// buffers, so that converting and copying overlap. Made once at load; read-only afterwards.
+// buffers, so that converting and copying overlap; e4m3 is made of BF16 on the GPU. Made once at
+// load; read-only afterwards.
 #pragma once
 
 #include <array>
