@@ -90,6 +90,8 @@ def kernels(machine):
         rows.append(against("the same with a reuse interval of 4, mean of a step", ">= 15x", both / 4 + listed, cudnn, 15))
     text = output(machine, "linear_cuda_bench")
     rows.append(row("products (table in the log)", "shown", f"{len(text.splitlines())} lines", bool(text), log=text))
+    text = output(machine, "fp8_linear_cuda_bench")
+    rows.append(row("products in FP8 (table in the log)", "shown", f"{len(text.splitlines())} lines", bool(text), log=text))
     text = output(machine, "row_ops_cuda_bench")
     rows.append(row("row ops (table in the log)", "shown", f"{len(text.splitlines())} lines", bool(text), log=text))
     return rows
@@ -263,6 +265,11 @@ def needles(machine):
         yield row(f"{length} set, dense", f"the CPU's answers, but from where its best two tokens are within {NEAR} on",
                   f"{differing(gpu, cpu)} of {len(gpu['answers'])} texts differ, {far_apart(gpu, cpu)} of them elsewhere; "
                   f"{gpu['right']} against {cpu['right']} right", far_apart(gpu, cpu) == 0 and abs(gpu["right"] - cpu["right"]) <= 1)
+        if name == "needles-2k.jsonl":
+            fp8 = ask(machine, name, "--preset", "dense", "--device", "cuda", "--weights", "fp8")
+            right = f"{fp8['right']} against {gpu['right']}" if fp8 else "failed"
+            yield row(f"{length} set, dense, weights in FP8, right answers", "BF16's within 2", right,
+                      bool(fp8) and abs(fp8["right"] - gpu["right"]) <= 2)
         if sparse:
             yield row(f"{length} set, budget {budget}, right answers", "99 % of dense", f"{sparse['right']} of {gpu['right']}",
                       sparse["right"] >= 0.99 * gpu["right"] - 1 and sparse["kv"]["selections"] > 0)
@@ -273,7 +280,7 @@ SECONDS = {"ops": 120, "sanitizer": 180, "needles": 90, "kernels": 90, "transfer
 
 # What each group runs, as a pattern of names; others run spillway alone.
 PROGRAMS = {"ops": r".*_test", "sanitizer": "|".join(SANITIZED),
-            "kernels": "prefill_bench|attention_cuda_bench|select_cuda_bench|linear_cuda_bench|row_ops_cuda_bench",
+            "kernels": "prefill_bench|attention_cuda_bench|select_cuda_bench|linear_cuda_bench|fp8_linear_cuda_bench|row_ops_cuda_bench",
             "transfers": "transfer_cuda_bench|gather_neighbour_bench|overlap_bench", "saves": "save_bench"}
 
 GROUPS = {"needles": needles, "kernels": kernels, "transfers": transfers, "saves": saves}
