@@ -99,7 +99,7 @@ base::Result<void> TieredExecutor::run(const core::StepPlan& plan,
     Slot& slot = slots_[static_cast<size_t>(s.slot)];
     slot.broken = !r.error.empty();
     r.working_set_frames = s.kind == RowKind::kDecode ? working_set(slot) : 0;
-    finish(s, &r);
+    report(s, &r);
   }
   check_slots();
   take_lost();
@@ -546,7 +546,7 @@ int32_t TieredExecutor::working_set(const Slot& slot) const {
   return static_cast<int32_t>(most);
 }
 
-void TieredExecutor::finish(const Segment& s, core::SegmentResult* result) const {
+void TieredExecutor::report(const Segment& s, core::SegmentResult* result) const {
   const Slot& slot = slots_[static_cast<size_t>(s.slot)];
   for (int32_t p = s.logits_begin; p < s.token_end; ++p) {
     if (!s.sampling->prompt_logprobs || p + 1 >= s.prompt_len) break;

@@ -115,7 +115,7 @@ class TieredExecutor : public StormExecutor {
   void attend(const core::Segment& segment, int32_t position, core::SegmentResult* result);
   bool fetch(const core::Segment& segment, int32_t column, int32_t page, Cell* to);
   static Cell made(const Slot& slot, int32_t column, int32_t position);
-  void finish(const core::Segment& segment, core::SegmentResult* result) const;
+  void report(const core::Segment& segment, core::SegmentResult* result) const;
   int32_t working_set(const Slot& slot) const;
 
   const TieredOptions options_;
