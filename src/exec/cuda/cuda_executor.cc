@@ -46,6 +46,15 @@ base::Result<void> check_lists(const KvOptions& kv, bool tiered) {
                        "kernels hold {}: use --max-model-len {} at most, or a larger --page-size",
                        kv.context_max, kv.pages_max(), frames, frames * kv.page.page_tokens);
   }
+  const int32_t places = kv.decode_rows_max() * kv.num_kv_heads;
+  if (tiered && places > store::cuda::kGatherPlacesMax) {
+    return base::error(base::Code::kUnsupported,
+                       "--max-num-seqs {}: with {} KV heads a gather takes the lists of {} rows: "
+                       "use --max-num-seqs {}",
+                       kv.max_num_seqs, kv.num_kv_heads,
+                       store::cuda::kGatherPlacesMax / kv.num_kv_heads,
+                       store::cuda::kGatherPlacesMax / kv.num_kv_heads);
+  }
   return {};
 }
 

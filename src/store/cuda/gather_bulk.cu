@@ -11,7 +11,6 @@ namespace store::cuda {
 namespace {
 
 constexpr int kSlotsMax = 48;     // of a block
-constexpr int kPlacesMax = 8192;  // of a launch: 32 KB of prefix
 constexpr int kSharedMax = 208 << 10;
 
 // A warp's slots in shared memory.
@@ -106,7 +105,7 @@ void gather_bulk(cudaStream_t stream, const GatherArgs& args) {
       plan_gather_pieces(args.page_bytes, num_blocks, gather_bytes_in_flight(args));
   const int slots = plan.warps * (plan.in_flight + 1);
   int shared_bytes = slots * plan.bytes + (args.num_places + 1) * 4;
-  CHECK(slots <= kSlotsMax && args.num_places <= kPlacesMax && shared_bytes <= kSharedMax,
+  CHECK(slots <= kSlotsMax && args.num_places <= kGatherPlacesMax && shared_bytes <= kSharedMax,
         "{} slots of {} bytes, {} places", slots, plan.bytes, args.num_places);
   if (args.own_sms) shared_bytes = kSharedMax;
   static const cudaError_t allowed = cudaFuncSetAttribute(

@@ -41,6 +41,9 @@ struct GatherProgress {
   uint64_t begin_ns = 0;
 };
 
+// Places of one gather: the sums of their lists are kept in shared memory.
+inline constexpr int32_t kGatherPlacesMax = 8192;
+
 // Lists by place (ops/cuda/page_ops.h), all on the device: flat home -> flat frame.
 struct GatherArgs {
   const std::byte* homes = nullptr;     // pinned, base of flat home 0
@@ -49,7 +52,7 @@ struct GatherArgs {
   const int32_t* miss_homes = nullptr;  // (num_places, list_stride)
   const int32_t* miss_frames = nullptr;
   const int32_t* num_misses = nullptr;  // (num_places)
-  int32_t num_places = 0;
+  int32_t num_places = 0;  // at most kGatherPlacesMax
   int64_t list_stride = 0;
   // Null: not timed, and nobody reads beside the gather.
   GatherProgress* progress = nullptr;
