@@ -52,7 +52,7 @@ struct GatherArgs {
   const int32_t* miss_homes = nullptr;  // (num_places, list_stride)
   const int32_t* miss_frames = nullptr;
   const int32_t* num_misses = nullptr;  // (num_places)
-  int32_t num_places = 0;  // at most kGatherPlacesMax
+  int32_t num_places = 0;               // at most kGatherPlacesMax
   int64_t list_stride = 0;
   // Null: not timed, and nobody reads beside the gather.
   GatherProgress* progress = nullptr;
