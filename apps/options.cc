@@ -75,7 +75,7 @@ void add_compute_options(CLI::App& command, ServingOptions* o) {
       ->group(kPerformance);
   command
       .add_flag("--async-scheduling,!--no-async-scheduling", o->async_scheduling,
-                "on a GPU: plan and publish steps while one runs (off)")
+                "on a GPU: plan and publish steps while one runs (on)")
       ->group(kPerformance);
   command.add_option("--isa", o->isa, "instruction set: auto, reference, avx2 or avx512")
       ->check(CLI::IsMember({"auto", "reference", "avx2", "avx512"}))

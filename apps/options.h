@@ -31,7 +31,7 @@ struct ServingOptions {
   // Prompts are not computed: K and V of their rows are random. For measurements of decoding.
   bool fill_random = false;
   bool enforce_eager = false;  // on a GPU: no graphs
-  bool async_scheduling = false;
+  bool async_scheduling = true;
   std::string isa = "auto";  // auto | reference | avx2 | avx512
   int32_t threads = 0;       // 0 = physical cores
   std::string
