@@ -22,6 +22,7 @@ struct Shape {
   std::vector<int32_t> pages;  // of the rows, their own left out
   int32_t num_selected = 9;
 };
+constexpr int kChosen = -1;  // clusters
 enum class Values { kNormal, kSmallIntegers, kOdd };
 
 class FusedWorld {
@@ -107,8 +108,10 @@ class FusedWorld {
     args.error = error.data();
     for (int turn = 0; turn < 2; ++turn) {  // the second one's queries are the first one's, moved
       args.score.q = reinterpret_cast<const __nv_bfloat16*>(q_.data()) + 8 * turn;
-      if (cluster_blocks == 0) {
-        args.score.scores = scores.data();
+      args.score.scores = cluster_blocks <= 0 ? scores.data() : nullptr;
+      if (cluster_blocks == kChosen) {
+        score_and_select(nullptr, args);
+      } else if (cluster_blocks == 0) {
         page_score(nullptr, args.score);
         select_and_resolve(nullptr, args);
       } else {
@@ -192,7 +195,7 @@ TEST(PageFusedCuda, IsTheTwoLaunchesByteForByte) {
     for (const Values values : {Values::kNormal, Values::kSmallIntegers, Values::kOdd}) {
       FusedWorld world(shapes[i], values, static_cast<uint32_t>(i));
       const auto expected = world.run(0);
-      for (const int cluster_blocks : {1, 2, 4, 8, 16}) {
+      for (const int cluster_blocks : {kChosen, 1, 2, 4, 8, 16}) {
         const auto got = world.run(cluster_blocks);
         for (size_t array = 0; array < expected.size(); ++array) {
           const auto [want, have] = std::ranges::mismatch(expected[array], got[array]);
