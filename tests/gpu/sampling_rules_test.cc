@@ -4,7 +4,9 @@
 // alone.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "tests/e2e/attending.h"
@@ -29,8 +31,7 @@ apps::House& house(const char* device) {
   return *made;
 }
 
-Heard hear(apps::House& house, core::Request request) {
-  const Asked asked = ask(house, std::move(request));
+Heard hear(const Asked& asked) {
   Heard heard;
   for (;;) {
     auto event = asked.events->pop_for(std::chrono::seconds(60));
@@ -47,6 +48,15 @@ Heard hear(apps::House& house, core::Request request) {
       return heard;
     }
   }
+}
+
+Heard hear(apps::House& house, core::Request request) {
+  return hear(ask(house, std::move(request)));
+}
+
+core::Request again(core::Request request) {
+  request.id = apps::next_request_id();
+  return request;
 }
 
 core::Request request(size_t characters, int32_t max_tokens) {
@@ -100,6 +110,71 @@ TEST(SamplingRules, PenaltiesChooseAsOnTheCpu) {
   EXPECT_NE(gpu.tokens, plain.tokens);
   EXPECT_TRUE(std::equal(gpu.tokens.begin(), gpu.tokens.begin() + 4, cpu.tokens.begin()))
       << "the first tokens";
+}
+
+// Of tokens that biases lift above all others, each is taken as often as any: the counts are those
+// of this sequence alone, whatever its slot held before.
+TEST(SamplingRules, FrequencyPenaltiesCountEveryTokenOnceAndAnewForEachRequest) {
+  constexpr int kTokens = 64;
+  for (const auto& lifted : std::vector<std::vector<core::TokenId>>{
+           {300, 301, 302}, {301, 302, 303}, {303, 300}, {299, 300, 301, 302, 303}}) {
+    core::Request asked = request(600, kTokens);
+    asked.prompt.insert(asked.prompt.end(), 20, lifted[0]);  // does not count
+    for (const core::TokenId token : lifted) asked.sampling.logit_bias.push_back({token, 1e6f});
+    asked.sampling.frequency_penalty = 1000.0f;
+    const int64_t replayed = house("cuda").engine->snapshot().kv.steps_replayed;
+    const Heard heard = hear(house("cuda"), asked);
+    ASSERT_EQ(heard.tokens.size(), static_cast<size_t>(kTokens));
+    std::map<core::TokenId, int> taken;
+    for (const core::TokenId token : lifted) taken[token] = 0;
+    for (const core::TokenId token : heard.tokens) {
+      ++taken[token];
+      const auto [least, most] =
+          std::ranges::minmax_element(taken, {}, [](const auto& entry) { return entry.second; });
+      ASSERT_LE(most->second, least->second + 1) << "token " << token;
+    }
+    EXPECT_EQ(taken.size(), lifted.size());
+    // Nothing makes the graphs be captured anew, after the first request's first step.
+    EXPECT_GE(house("cuda").engine->snapshot().kv.steps_replayed - replayed, kTokens - 2);
+  }
+}
+
+// Several at once, with penalties and without, in slots that others had.
+TEST(SamplingRules, PenaltiesAreEachRequestsOwn) {
+  std::vector<core::Request> asked;
+  for (int i = 0; i < 6; ++i) {
+    asked.push_back(request(500 + 20 * static_cast<size_t>(i), 40));
+    if (i % 3 == 0) continue;
+    asked.back().sampling.repetition_penalty = i % 3 == 1 ? 1.7f : 1.0f;
+    asked.back().sampling.presence_penalty = 0.9f;
+    asked.back().sampling.frequency_penalty = 0.2f * static_cast<float>(i);
+  }
+  std::vector<std::vector<core::TokenId>> alone;
+  for (const core::Request& r : asked) alone.push_back(hear(house("cuda"), again(r)).tokens);
+  for (int round = 0; round < 2; ++round) {
+    std::vector<Asked> running;
+    for (const core::Request& r : asked) running.push_back(ask(house("cuda"), again(r)));
+    for (size_t i = 0; i < asked.size(); ++i) {
+      EXPECT_EQ(hear(running[i]).tokens, alone[i]) << "request " << i;
+    }
+  }
+}
+
+// Tokens of the prompt and of the output are made all but impossible alike.
+TEST(SamplingRules, RepetitionPenaltiesSeePromptAndOutput) {
+  core::Request asked = request(600, 6);
+  std::vector<core::TokenId> fresh;
+  for (core::TokenId token = 300; fresh.size() < 4; ++token) {
+    if (std::ranges::find(asked.prompt, token) == asked.prompt.end()) fresh.push_back(token);
+  }
+  for (const core::TokenId token : fresh) asked.sampling.logit_bias.push_back({token, 1e4f});
+  asked.sampling.logit_bias.push_back({asked.prompt.back(), 1e6f});
+  asked.sampling.repetition_penalty = 1e6f;
+  std::vector<core::TokenId> tokens = hear(house("cuda"), asked).tokens;
+  ASSERT_EQ(tokens.size(), 6u);
+  std::sort(tokens.begin(), tokens.begin() + 4);
+  tokens.resize(4);
+  EXPECT_EQ(tokens, fresh);
 }
 
 TEST(SamplingRules, SeedsSayWhatIsDrawn) {

@@ -72,7 +72,8 @@ void read_logprobs(const ops::cuda::SampleResult& from, core::PositionLogprobs* 
 int64_t CudaExecutor::staging_bytes(const core::ModelConfig& config, const KvOptions& kv,
                                     int num_sms) {
   const int32_t rows = kv.logits_rows_max();
-  return StepInputs::arena_bytes(kv) + StepOutputs::bytes(kv) + SampleInputs::bytes(kv) +
+  return StepInputs::arena_bytes(kv) + StepOutputs::bytes(kv) +
+         SampleInputs::bytes(kv, config.vocab_size) +
          CudaAttention::workspace_bytes(kv, config.num_q_heads, num_sms) +
          int64_t{rows} * config.vocab_size * 4 +
          ops::cuda::sample_workspace_bytes(rows, config.vocab_size);
@@ -380,6 +381,7 @@ base::Result<void> CudaExecutor::enqueue_logits(const Pass& pass) {
                                           .rows = samples_.rows() + begin,
                                           .num_rows = count,
                                           .edits = samples_.edits(),
+                                          .counts = samples_.counts(),
                                           .results = outputs_.results() + begin,
                                           .workspace = sample_workspace_.data()});
   }

@@ -9,8 +9,10 @@
 namespace exec::cuda {
 namespace {
 
+using ops::cuda::CountedToken;
 using ops::cuda::LogitEdit;
 using ops::cuda::SampleRow;
+using ops::cuda::TokenCount;
 
 // Edits that there is room for at first: those of a few tokens a sequence.
 constexpr int64_t kEditsASequence = 256;
@@ -19,11 +21,22 @@ int64_t rows_max(const KvOptions& options) {
   return std::max(options.rows_max, options.max_num_seqs);
 }
 
+int64_t counts_bytes(const KvOptions& options, int64_t vocab_size) {
+  return options.max_num_seqs * vocab_size * int64_t{sizeof(TokenCount)};
+}
+
+bool has_penalties(const core::SamplingParams& params) {
+  return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
+         params.frequency_penalty != 0.0f;
+}
+
 }  // namespace
 
-int64_t SampleInputs::bytes(const KvOptions& options) {
+int64_t SampleInputs::bytes(const KvOptions& options, int64_t vocab_size) {
   return rows_max(options) * int64_t{sizeof(SampleRow)} +
-         options.max_num_seqs * kEditsASequence * int64_t{sizeof(LogitEdit)};
+         options.max_num_seqs * kEditsASequence * int64_t{sizeof(LogitEdit)} +
+         int64_t{kBatches} * kBatchTokens * int64_t{sizeof(CountedToken)} +
+         counts_bytes(options, vocab_size);
 }
 
 base::Result<SampleInputs> SampleInputs::create(const KvOptions& options, int64_t vocab_size,
@@ -39,6 +52,16 @@ base::Result<SampleInputs> SampleInputs::create(const KvOptions& options, int64_
   ASSIGN_OR_RETURN(made.rows_, device::cuda::Buffer::allocate(row_bytes, "sampling"));
   ASSIGN_OR_RETURN(made.host_rows_, device::cuda::PinnedBuffer::allocate(row_bytes, "sampling"));
   RETURN_IF_ERROR(made.reserve(options.max_num_seqs * kEditsASequence));
+  ASSIGN_OR_RETURN(made.counts_, device::cuda::Buffer::allocate(counts_bytes(options, vocab_size),
+                                                                "counts of tokens"));
+  const int64_t counted_bytes = int64_t{kBatches} * kBatchTokens * int64_t{sizeof(CountedToken)};
+  ASSIGN_OR_RETURN(made.counted_, device::cuda::Buffer::allocate(counted_bytes, "sampling"));
+  ASSIGN_OR_RETURN(made.host_counted_,
+                   device::cuda::PinnedBuffer::allocate(counted_bytes, "sampling"));
+  for (Batch& batch : made.batches_) {
+    ASSIGN_OR_RETURN(batch.copied, device::cuda::Event::create());
+  }
+  made.slots_.resize(static_cast<size_t>(options.max_num_seqs));
   return made;
 }
 
@@ -66,10 +89,11 @@ base::Result<void> SampleInputs::build(device::cuda::Stream& stream,
     out[i] = {};
     if (i < std::ssize(rows)) {
       const LogitsRow& row = rows[static_cast<size_t>(i)];
-      out[i] = row_of(planned[static_cast<size_t>(row.segment)], row);
+      out[i] = row_of(stream, planned[static_cast<size_t>(row.segment)], row);
     }
     out[i].logits_row = static_cast<int32_t>(i % logits_rows_max_);
   }
+  flush_counted(stream);
   RETURN_IF_ERROR(reserve(std::ssize(list_) + std::ssize(list_) / 2));
   stream.copy(rows_.data(), out, num_rows * int64_t{sizeof(SampleRow)});
   if (list_.empty()) return {};
@@ -79,9 +103,10 @@ base::Result<void> SampleInputs::build(device::cuda::Stream& stream,
   return {};
 }
 
-SampleRow SampleInputs::row_of(const core::Segment& s, const LogitsRow& row) {
+SampleRow SampleInputs::row_of(device::cuda::Stream& stream, const core::Segment& s,
+                               const LogitsRow& row) {
   const core::SamplingParams& params = *s.sampling;
-  const auto count = [](std::optional<int32_t> wanted) {
+  const auto top = [](std::optional<int32_t> wanted) {
     return wanted ? std::min(*wanted, ops::cuda::kSampleTopMax) : -1;
   };
   SampleRow asked;
@@ -97,11 +122,15 @@ SampleRow SampleInputs::row_of(const core::Segment& s, const LogitsRow& row) {
     asked.repetition_penalty = params.repetition_penalty;
     asked.presence_penalty = params.presence_penalty;
     asked.frequency_penalty = params.frequency_penalty;
-    asked.num_logprobs = count(params.logprobs);
+    asked.num_logprobs = top(params.logprobs);
+    if (has_penalties(params)) {
+      asked.counts_row = s.slot;
+      count(stream, s);
+    }
     add_edits(s);
   } else if (scores(s, row)) {
     asked.forced = s.tokens[static_cast<size_t>(row.position) + 1];
-    asked.num_logprobs = count(params.prompt_logprobs);
+    asked.num_logprobs = top(params.prompt_logprobs);
   }
   asked.edits_end = static_cast<int32_t>(list_.size());
   return asked;
@@ -113,10 +142,6 @@ void SampleInputs::add_edits(const core::Segment& s) {
   for (const auto& [token, bias] : params.logit_bias) {
     if (is_token(token)) edit(token).bias += bias;
   }
-  if (params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
-      params.frequency_penalty != 0.0f) {
-    add_penalties(s);
-  }
   if (s.token_end - s.prompt_len >= params.min_tokens) return;
   for (const core::TokenId token : eos_) {
     if (is_token(token)) edit(token).masked = 1;
@@ -126,12 +151,41 @@ void SampleInputs::add_edits(const core::Segment& s) {
   }
 }
 
-void SampleInputs::add_penalties(const core::Segment& s) {
-  for (int32_t i = 0; i < s.token_end; ++i) {
-    LogitEdit& e = edit(s.tokens[static_cast<size_t>(i)]);
-    e.seen = 1;
-    if (i >= s.prompt_len) ++e.count;
+// Brings the slot's row up to the sequence's last token. Of a sequence known tokens do not change.
+void SampleInputs::count(device::cuda::Stream& stream, const core::Segment& s) {
+  Counted& row = slots_[static_cast<size_t>(s.slot)];
+  if (row.seq != s.seq || row.tokens == 0 || row.tokens > s.token_end) {
+    flush_counted(stream);
+    stream.fill(counts_.as<TokenCount>() + s.slot * vocab_size_, 0,
+                vocab_size_ * int64_t{sizeof(TokenCount)});
+    row = {.seq = s.seq};
   }
+  for (; row.tokens < s.token_end; ++row.tokens) {
+    const core::TokenId token = s.tokens[static_cast<size_t>(row.tokens)];
+    CHECK(token >= 0 && token < vocab_size_, "token {} of {}", token, vocab_size_);
+    Batch& batch = batches_[batch_];
+    // A GPU that failed fails the step that waits for its results.
+    if (std::exchange(batch.is_used, false)) (void)batch.copied.synchronize();
+    const auto at = static_cast<int64_t>(batch_) * kBatchTokens + num_counted_++;
+    host_counted_.as<CountedToken>()[at] = {s.slot, token, row.tokens < s.prompt_len ? 1 : 0};
+    if (num_counted_ == kBatchTokens) flush_counted(stream);
+  }
+}
+
+void SampleInputs::flush_counted(device::cuda::Stream& stream) {
+  if (num_counted_ == 0) return;
+  const auto begin = static_cast<int64_t>(batch_) * kBatchTokens;
+  CountedToken* const tokens = counted_.as<CountedToken>() + begin;
+  stream.copy(tokens, host_counted_.as<CountedToken>() + begin,
+              num_counted_ * int64_t{sizeof(CountedToken)});
+  ops::cuda::count_tokens(stream.handle(), {.tokens = tokens,
+                                            .num_tokens = num_counted_,
+                                            .counts = counts_.as<TokenCount>(),
+                                            .vocab_size = vocab_size_});
+  stream.record(batches_[batch_].copied);
+  batches_[batch_].is_used = true;
+  batch_ = (batch_ + 1) % kBatches;
+  num_counted_ = 0;
 }
 
 // The row's edit of the token, there or made.

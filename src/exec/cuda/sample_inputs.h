@@ -1,11 +1,15 @@
-// What rows with logits ask of ops/cuda/sample.h: how to draw, and the sparse changes of logits
-// that the host makes of biases, penalties and masked stop tokens (the rules of ops/sample.h).
+// What rows with logits ask of ops/cuda/sample.h: how to draw, the sparse changes of logits that
+// the host makes of biases and masked stop tokens, and the counts of tokens for the penalties (the
+// rules of ops/sample.h).
 //
-// A row that is only scored names its next prompt token instead of drawing. Thread: the engine's. A
-// steady step allocates nothing; more edits than ever before make the buffers grow, which moves
-// them (moved()).
+// Counts stay on the device, one row a slot, from the first token that the slot's sequence draws
+// under penalties on: a step sends what the sequence has got since, which is one token while it
+// decodes. A row that is only scored names its next prompt token instead of drawing. Thread: the
+// engine's. A steady step allocates nothing; more edits than ever before make the buffers grow,
+// which moves them (moved()).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -25,8 +29,8 @@ class SampleInputs {
   static base::Result<SampleInputs> create(const KvOptions& options, int64_t vocab_size,
                                            int32_t logits_rows_max,
                                            std::span<const core::TokenId> eos);
-  // Of pinned and of device memory each, at first.
-  static int64_t bytes(const KvOptions& options);
+  // Of device memory, at first; of pinned memory less.
+  static int64_t bytes(const KvOptions& options, int64_t vocab_size);
 
   // Enqueues what `rows` of these segments ask, and of nobody up to `capacity` rows. REQUIRES: what
   // was built before has been read. Errors: kTooLarge.
@@ -36,6 +40,7 @@ class SampleInputs {
   // In device memory.
   const ops::cuda::SampleRow* rows() const { return rows_.as<ops::cuda::SampleRow>(); }
   const ops::cuda::LogitEdit* edits() const { return edits_.as<ops::cuda::LogitEdit>(); }
+  const ops::cuda::TokenCount* counts() const { return counts_.as<ops::cuda::TokenCount>(); }
   // How often the edits have moved.
   int64_t moved() const { return moved_; }
 
@@ -48,9 +53,24 @@ class SampleInputs {
   }
 
  private:
-  ops::cuda::SampleRow row_of(const core::Segment& s, const LogitsRow& row);
+  // Tokens on their way, several batches of them.
+  static constexpr size_t kBatches = 4;
+  static constexpr int32_t kBatchTokens = 8192;
+  struct Batch {
+    device::cuda::Event copied;
+    bool is_used = false;
+  };
+  // A slot's row of counts holds tokens [0, tokens) of the sequence.
+  struct Counted {
+    core::SeqId seq{};
+    int32_t tokens = 0;
+  };
+
+  ops::cuda::SampleRow row_of(device::cuda::Stream& stream, const core::Segment& s,
+                              const LogitsRow& row);
   void add_edits(const core::Segment& s);
-  void add_penalties(const core::Segment& s);
+  void count(device::cuda::Stream& stream, const core::Segment& s);
+  void flush_counted(device::cuda::Stream& stream);
   ops::cuda::LogitEdit& edit(core::TokenId token);
   base::Result<void> reserve(int64_t edits);
 
@@ -65,6 +85,14 @@ class SampleInputs {
   std::vector<int64_t> edited_by_;
   std::vector<int32_t> edit_at_;
   int64_t row_number_ = 0;
+
+  device::cuda::Buffer counts_;   // (slots, V)
+  device::cuda::Buffer counted_;  // (kBatches, kBatchTokens), as on the host
+  device::cuda::PinnedBuffer host_counted_;
+  std::array<Batch, kBatches> batches_;
+  size_t batch_ = 0;
+  int32_t num_counted_ = 0;  // of the batch
+  std::vector<Counted> slots_;
 };
 
 }  // namespace exec::cuda

@@ -296,9 +296,9 @@ void measure_sampling(Bench& bench, int32_t rows) {
     for (int32_t row = 0; row < rows; ++row) all.insert(all.end(), noise.begin(), noise.end());
     logits.push_back(bench.upload(all));
   }
-  std::vector<ops::cuda::LogitEdit> edits;
-  for (int32_t i = 0; i < 1000; ++i) edits.push_back({.token = 7 * i, .seen = 1, .count = 1});
-  const ops::cuda::LogitEdit* edits_there = bench.upload(edits);
+  std::vector<ops::cuda::TokenCount> counts(kVocab);
+  for (size_t i = 0; i < 1000; ++i) counts[7 * i] = 1;
+  const ops::cuda::TokenCount* counts_there = bench.upload(counts);
   auto* results = bench.allocate<ops::cuda::SampleResult>(rows);
   auto* workspace =
       bench.allocate<std::byte>(ops::cuda::sample_portable_workspace_bytes(rows, kVocab));
@@ -311,14 +311,14 @@ void measure_sampling(Bench& bench, int32_t rows) {
                           .vocab_size = kVocab,
                           .rows = there,
                           .num_rows = rows,
-                          .edits = edits_there,
+                          .counts = counts_there,
                           .results = results,
                           .workspace = workspace});
     });
   };
   measure("greedy", {}, ops::cuda::sample);
   measure("greedy, 1 block", {}, ops::cuda::sample_portable);
-  measure("1000 penalties", {.presence_penalty = 0.5f, .edits_end = 1000}, ops::cuda::sample);
+  measure("1000 penalties", {.presence_penalty = 0.5f, .counts_row = 0}, ops::cuda::sample);
   measure("20 logprobs", {.num_logprobs = 20}, ops::cuda::sample);
   measure("draw", {.temperature = 1.0f, .seed = 5}, ops::cuda::sample);
   measure("top_k 50", {.temperature = 1.0f, .top_k = 50, .seed = 5}, ops::cuda::sample);

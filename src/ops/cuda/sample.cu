@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads, 2) sample_kernel(SampleArgs args, in
   Row<kBlocks> row(args, params, data, part, shared);
   const bool leads = row.block() == 0 && threadIdx.x == 0;
   const bool has_logprobs = params.num_logprobs >= 0,
-             has_edits = params.edits_begin < params.edits_end;
+             has_edits = params.edits_begin < params.edits_end || params.counts_row >= 0;
   const bool is_greedy = params.temperature < kGreedyTemperature;
   row.load(!is_greedy || has_edits || has_logprobs);
 
@@ -98,6 +98,18 @@ __global__ void __launch_bounds__(kThreads, 2) sample_kernel(SampleArgs args, in
     result.num_top = 0;
   }
   row.meet();
+}
+
+__global__ void count_tokens_kernel(CountTokensArgs args) {
+  const auto i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
+  if (i >= args.num_tokens) return;
+  const CountedToken token = args.tokens[i];
+  TokenCount* const count = args.counts + token.row * args.vocab_size + token.token;
+  if (token.in_prompt != 0) {
+    atomicOr(count, kInPrompt);
+  } else {
+    atomicAdd(count, TokenCount{1});
+  }
 }
 
 // Elements of a block, a multiple of all its warps' tiles.
@@ -149,6 +161,12 @@ void sample_portable(cudaStream_t stream, const SampleArgs& args) {
           .threads = kThreads,
           .stream = stream},
          sample_kernel<1>, args, part_of(args.vocab_size, 1));
+}
+
+void count_tokens(cudaStream_t stream, const CountTokensArgs& args) {
+  if (args.num_tokens == 0) return;
+  const auto blocks = static_cast<unsigned>((args.num_tokens + kThreads - 1) / kThreads);
+  count_tokens_kernel<<<blocks, kThreads, 0, stream>>>(args);
 }
 
 int64_t sample_workspace_bytes(int32_t rows_max, int64_t vocab_size) {

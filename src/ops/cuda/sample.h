@@ -4,6 +4,7 @@
 // batch. Cost: docs/ops/row_ops.md.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "device/cuda/runtime.h"
@@ -19,8 +20,9 @@ struct SampleRow {
   uint64_t seed = 0;
   int64_t draw = 0;  // number of the output token
   float repetition_penalty = 1.0f, presence_penalty = 0.0f, frequency_penalty = 0.0f;
+  int32_t counts_row = -1;  // of the counts, for the penalties; -1: there are none
   // Sparse changes of logits, made by the host: at [edits_begin, edits_end) of the edit list.
-  // Biases, penalties' counts and masked stop tokens.
+  // Biases and masked stop tokens.
   int32_t edits_begin = 0, edits_end = 0;
   int32_t num_logprobs = -1;  // -1: none; else of the token and so many top ones
   // A token that stands already (a prompt's, whose log-probabilities are asked for); -1: choose.
@@ -29,11 +31,28 @@ struct SampleRow {
 // At most one of a (row, token). In this order, as ops/sample.h has it.
 struct LogitEdit {
   int32_t token = 0;
-  float bias = 0.0f;   // added first
-  int32_t seen = 0;    // in prompt or output: the repetition penalty applies
-  int32_t count = 0;   // in the output: presence and frequency penalties
+  float bias = 0.0f;   // added first, before the penalties
   int32_t masked = 0;  // -inf, last
 };
+
+// Where a token stands in a sequence: kInPrompt, if it is in the prompt, and how often it is in the
+// output, for the presence and frequency penalties. Not 0: the repetition penalty applies.
+using TokenCount = uint32_t;
+inline constexpr TokenCount kInPrompt = TokenCount{1} << 31;
+
+// A token of a sequence that is to be counted in a row of its counts.
+struct CountedToken {
+  int32_t row = 0;
+  int32_t token = 0;
+  int32_t in_prompt = 0;
+};
+struct CountTokensArgs {
+  const CountedToken* tokens = nullptr;  // (num_tokens), on the device; in any order
+  int32_t num_tokens = 0;
+  TokenCount* counts = nullptr;  // (rows, V)
+  int64_t vocab_size = 0;
+};
+void count_tokens(cudaStream_t stream, const CountTokensArgs& args);
 
 inline constexpr int32_t kSampleTopMax = 20;  // log-probabilities of a row
 struct SampleResult {
@@ -51,8 +70,9 @@ struct SampleArgs {
   const SampleRow* rows = nullptr;  // (num_rows)
   int32_t num_rows = 0;
   const LogitEdit* edits = nullptr;
-  SampleResult* results = nullptr;  // (num_rows)
-  std::byte* workspace = nullptr;   // sample_workspace_bytes()
+  const TokenCount* counts = nullptr;  // (rows of counts, V); null where no row has penalties
+  SampleResult* results = nullptr;     // (num_rows)
+  std::byte* workspace = nullptr;      // sample_workspace_bytes()
 };
 // REQUIRES: V at most 2^19; logits finite or infinite (NaN counts as -infinity).
 void sample(cudaStream_t stream, const SampleArgs& args);

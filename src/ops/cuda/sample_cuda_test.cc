@@ -28,6 +28,11 @@ struct Call {
   int32_t forced = -1;
 };
 
+bool has_penalties(const core::SamplingParams& params) {
+  return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
+         params.frequency_penalty != 0.0f;
+}
+
 // The edits that `call` asks for, as an executor makes them.
 std::vector<LogitEdit> edits_of(const Call& call) {
   std::map<core::TokenId, LogitEdit> edits;
@@ -38,14 +43,6 @@ std::vector<LogitEdit> edits_of(const Call& call) {
   };
   const core::SamplingParams& params = call.params;
   for (auto [token, bias] : params.logit_bias) edit(token).bias += bias;
-  if (params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
-      params.frequency_penalty != 0.0f) {
-    for (size_t i = 0; i < call.tokens.size(); ++i) {
-      LogitEdit& entry = edit(call.tokens[i]);
-      entry.seen = 1;
-      entry.count += i >= static_cast<size_t>(call.prompt_len);
-    }
-  }
   if (std::ssize(call.tokens) - call.prompt_len < params.min_tokens) {
     for (core::TokenId token : call.stop_ids) edit(token).masked = 1;
   }
@@ -138,6 +135,7 @@ class SampleTest : public GpuTest {
     std::vector<float> logits;
     std::vector<SampleRow> rows;
     std::vector<LogitEdit> edits;
+    std::vector<CountedToken> tokens;
     for (size_t i = 0; i < count; ++i) {
       const Call& call = calls[count - 1 - i];  // logits in another order than rows
       logits.insert(logits.end(), call.logits.begin(), call.logits.end());
@@ -156,25 +154,42 @@ class SampleTest : public GpuTest {
                       .repetition_penalty = p.repetition_penalty,
                       .presence_penalty = p.presence_penalty,
                       .frequency_penalty = p.frequency_penalty,
+                      .counts_row = has_penalties(p) ? static_cast<int32_t>(i) : -1,
                       .edits_begin = static_cast<int32_t>(edits.size()),
                       .edits_end = static_cast<int32_t>(edits.size() + mine.size()),
                       .num_logprobs = p.logprobs.value_or(-1),
                       .forced = call.forced});
       edits.insert(edits.end(), mine.begin(), mine.end());
+      for (size_t t = 0; t < call.tokens.size() && has_penalties(p); ++t) {
+        tokens.push_back({static_cast<int32_t>(i), call.tokens[t],
+                          t < static_cast<size_t>(call.prompt_len) ? 1 : 0});
+      }
     }
     rows.push_back({.logits_row = -1});  // padding
     SampleResult* results = poisoned<SampleResult>(rows.size());
     const float* there = upload(logits);
+    TokenCount* counts = upload(std::vector<TokenCount>(count * vocab));
     const auto num_rows = static_cast<int32_t>(rows.size());
     const auto size = static_cast<int64_t>(vocab);
     const int64_t bytes = portable ? sample_portable_workspace_bytes(num_rows, size)
                                    : sample_workspace_bytes(num_rows, size);
+    // In two parts: counts go on from where they are.
+    std::shuffle(tokens.begin(), tokens.end(), random_);
+    const auto num_tokens = static_cast<int32_t>(tokens.size()), half = num_tokens / 3;
+    const CountedToken* tokens_there = upload(tokens);
+    for (const auto& [begin, end] : {std::pair(0, half), std::pair(half, num_tokens)}) {
+      count_tokens(stream(), {.tokens = tokens_there + begin,
+                              .num_tokens = end - begin,
+                              .counts = counts,
+                              .vocab_size = size});
+    }
     (portable ? sample_portable : sample)(
         stream(), {.logits = there,
                    .vocab_size = size,
                    .rows = upload(rows),
                    .num_rows = num_rows,
                    .edits = upload(edits),
+                   .counts = counts,
                    .results = results,
                    .workspace = poisoned<std::byte>(static_cast<size_t>(bytes))});
     std::vector<SampleResult> got = download(results, rows.size());

@@ -154,22 +154,17 @@ class Row {
     find_best(best);
   }
 
-  // Bias, penalties and masks.
+  // Bias, penalties and masks, one after the other: a token may have all.
   __device__ void edit() {
     __syncthreads();
-    for (int32_t e = row_.edits_begin + static_cast<int32_t>(threadIdx.x); e < row_.edits_end;
-         e += kThreads) {
-      const LogitEdit edit = args_.edits[e];
-      const int32_t i = edit.token - begin_;
-      if (i < 0 || i >= count_) continue;
-      float x = __fadd_rn(data_[i], edit.bias);
-      if (edit.seen != 0)
-        x = x > 0.0f ? __fdiv_rn(x, row_.repetition_penalty)
-                     : __fmul_rn(x, row_.repetition_penalty);
-      x = __fsub_rn(x, __fmul_rn(row_.frequency_penalty, static_cast<float>(edit.count)));
-      if (edit.count > 0) x = __fsub_rn(x, row_.presence_penalty);
-      data_[i] = edit.masked != 0 ? -INFINITY : fmaxf(x, -INFINITY);
+    for_each_edit([](float x, const LogitEdit& edit) { return __fadd_rn(x, edit.bias); });
+    if (row_.counts_row >= 0) {
+      __syncthreads();
+      penalise(args_.counts + row_.counts_row * args_.vocab_size + begin_);
+      __syncthreads();
     }
+    // By the threads that added the biases, if not by what is between.
+    for_each_edit([](float x, const LogitEdit& edit) { return edit.masked != 0 ? -INFINITY : x; });
     __syncthreads();
   }
 
@@ -250,6 +245,30 @@ class Row {
   }
 
  private:
+  template <typename Fn>
+  __device__ __forceinline__ void for_each_edit(const Fn& fn) {
+    for (int32_t e = row_.edits_begin + static_cast<int32_t>(threadIdx.x); e < row_.edits_end;
+         e += kThreads) {
+      const LogitEdit edit = args_.edits[e];
+      const int32_t i = edit.token - begin_;
+      if (i >= 0 && i < count_) data_[i] = fmaxf(fn(data_[i], edit), -INFINITY);
+    }
+  }
+  // `counts`: of the block's tokens.
+  __device__ void penalise(const TokenCount* counts) {
+#pragma unroll 4
+    for (auto i = static_cast<int32_t>(threadIdx.x); i < count_; i += kThreads) {
+      const TokenCount word = __ldg(counts + i);
+      if (word == 0) continue;
+      const TokenCount count = word & ~kInPrompt;
+      float x = data_[i];
+      x = x > 0.0f ? __fdiv_rn(x, row_.repetition_penalty) : __fmul_rn(x, row_.repetition_penalty);
+      x = __fsub_rn(x, __fmul_rn(row_.frequency_penalty, static_cast<float>(count)));
+      if (count > 0) x = __fsub_rn(x, row_.presence_penalty);
+      data_[i] = fmaxf(x, -INFINITY);
+    }
+  }
+
   // What another block of the row has in its shared memory.
   __device__ __forceinline__ Shared* shared_of(int32_t block) const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
