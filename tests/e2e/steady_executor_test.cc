@@ -1,45 +1,28 @@
 // A steady decode step allocates nothing from the heap, on the engine thread and on the pool's.
 //
-// Eight sequences decode on the real CPU back end, over all pages or over selections of them, while
-// every operator new and malloc-backed new of the process is counted over 1,000 steps; the test
-// thread only sleeps meanwhile.
+// Eight sequences decode on a real back end, over all pages or over selections of them, while every
+// operator new of the process is counted over 1,000 steps; the test thread only sleeps meanwhile.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <thread>
 
-#include "apps/completion.h"
-#include "apps/house.h"
-
-namespace {
-std::atomic<int64_t> g_allocations{0};
-}  // namespace
-
-// Not inlined: gcc would see free() meet a pointer of operator new, and warn.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  g_allocations.fetch_add(1, std::memory_order_relaxed);
-  void* p = std::malloc(size);
-  if (p == nullptr) std::abort();
-  return p;
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept {
-  std::free(p);
-}
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept {
-  std::free(p);
-}
+#include "base/counted_new.h"
+#include "tests/e2e/attending.h"
+#include "tests/e2e/little_memory.h"
 
 namespace {
 
 // Runs 1,000 steps of eight sequences and returns what they allocated; `kv` is what they did.
-int64_t allocations_of_steady_steps(apps::ServingOptions options, core::KvCounters* kv) {
-  options.model = std::string(SPILLWAY_SOURCE_DIR) + "/models/longneedle/longneedle-q8_0.gguf";
+// `rows`: of frames, with a host tier.
+int64_t allocations_of_steady_steps(apps::ServingOptions options, core::KvCounters* kv,
+                                    int32_t rows = 0) {
+  options.device = ATTENDING_DEVICE;
+  options.model = attending::data("models/longneedle/longneedle-q8_0.gguf");
   options.max_model_len = 4096;
   options.max_num_seqs = 8;
   options.threads = 2;
-  if (options.device_memory.empty()) options.device_memory = "1GiB";
+  options.device_memory = "1GiB";
+  if (rows > 0) options = with_rows(options, rows);
   auto house = apps::build_house(options, /*print_sizes=*/false).value();
   std::vector<std::shared_ptr<engine::EventStream>> streams;
   for (int i = 0; i < 8; ++i) {
@@ -63,9 +46,9 @@ int64_t allocations_of_steady_steps(apps::ServingOptions options, core::KvCounte
   };
   wait_for_steps(100);  // prompts done, every buffer at its size
   const int64_t begin = house->engine->snapshot().steps;
-  const int64_t before = g_allocations.load();
+  const int64_t before = base::num_allocations.load();
   wait_for_steps(begin + 1000);
-  const int64_t allocations = g_allocations.load() - before;
+  const int64_t allocations = base::num_allocations.load() - before;
   EXPECT_EQ(house->engine->snapshot().requests_running, 8);
   *kv = house->engine->snapshot().kv;
   return allocations;
@@ -96,9 +79,8 @@ TEST(SteadyStep, AllocatesNothingOverTiers) {
   options.preset = "full";
   options.kv.budget = 128;
   options.kv.host_memory = "512MiB";
-  options.device_memory = "64MiB";
   core::KvCounters kv;
-  EXPECT_EQ(allocations_of_steady_steps(options, &kv), 0);
+  EXPECT_EQ(allocations_of_steady_steps(options, &kv, 96), 0);
   EXPECT_GT(kv.pages_missed, 1000);
   EXPECT_GT(kv.pages_saved, 1000);
 }
@@ -109,9 +91,8 @@ TEST(SteadyStep, AllocatesNothingOverQuantisedPagesInTiers) {
   options.kv_cache_dtype = "int8";
   options.kv.budget = 128;
   options.kv.host_memory = "512MiB";
-  options.device_memory = "48MiB";
   core::KvCounters kv;
-  EXPECT_EQ(allocations_of_steady_steps(options, &kv), 0);
+  EXPECT_EQ(allocations_of_steady_steps(options, &kv, 93), 0);
   EXPECT_GT(kv.pages_quantised, 1000);
   EXPECT_GT(kv.pages_missed, 1000);
 }
