@@ -10,7 +10,7 @@
 namespace store::cuda {
 namespace {
 
-constexpr int kSlotsMax = 48;     // of a block
+constexpr int kSlotsMax = 48;  // of a block
 constexpr int kSharedMax = 208 << 10;
 
 // A warp's slots in shared memory.
