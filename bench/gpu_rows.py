@@ -97,21 +97,28 @@ def kernels(machine):
     return rows
 
 
+def gather_rows(text):
+    """Of what transfer_cuda_bench printed: the best gather of each page size by at most 8 blocks, with as many bytes in flight as
+    the engine's gathers have (store/cuda/gather_plan.h)."""
+    pool = re.search(r"pool of (\S+ \S+) pinned", text)
+    # "| bulk 4 blocks, 192 KB in flight | 44.5 (0.826) | ...": columns are pages of 4 to 64 KB.
+    gathers = [(found[1], re.findall(r"([\d.]+) \(([\d.]+)\)", found[2]))
+               for found in re.finditer(r"^\| ((?:uva|bulk) [1-8] blocks?(?: in pairs)?, 192 KB in flight) \|(.*)", text, re.MULTILINE)]
+    for column, kib, least in ((2, 16, 0.9), (1, 8, 0.85), (3, 32, 0.9)):
+        what, must = f"gather of random pages of {kib} KiB, at most 8 blocks", f">= {least} of one big copy"
+        if not gathers:
+            yield row(what, must, "not measured", False)
+            continue
+        method, figures = max(gathers, key=lambda g: float(g[1][column][1]))
+        gbs, share = figures[column]
+        yield row(what, must, f"{gbs} GB/s, {share} of it: {method}, from a pool of {pool[1] if pool else '?'}", float(share) >= least)
+
+
 def transfers(machine):
     """gathers and saves over PCIe, and what they cost a neighbour"""
     # Less where the machine has less: the pool then ends there.
     text = output(machine, "transfer_cuda_bench", "--pool", 96)
-    pool = re.search(r"pool of (\S+ \S+) pinned in ([\d.]+) s", text)
-    pool = f"{pool[1]}" if pool else "?"
-    rows = [row("transfers (table in the log)", "shown", f"{len(text.splitlines())} lines", bool(text), log=text)]
-    # "| bulk 4 blocks, 128 KB in flight | 44.5 (0.826) | ...": columns are pages of 4 to 64 KB.
-    gathers = [(found[1], re.findall(r"([\d.]+) \(([\d.]+)\)", found[2]))
-               for found in re.finditer(r"^\| ((?:uva|bulk) [1-8] blocks?, 128 KB in flight) \|(.*)", text, re.MULTILINE)]
-    for column, kib, least in ((2, 16, 0.9), (1, 8, 0.85), (3, 32, 0.9)):
-        what, must = f"gather of random pages of {kib} KiB, at most 8 blocks", f">= {least} of one big copy"
-        best = max(gathers, key=lambda g: float(g[1][column][1]), default=None)
-        rows.append(row(what, must, f"{best[1][column][0]} GB/s, {best[1][column][1]} of it: {best[0]}, from a pool of {pool}", float(best[1][column][1]) >= least)
-                    if best else row(what, must, "not measured", False))
+    rows = [row("transfers (table in the log)", "shown", f"{len(text.splitlines())} lines", bool(text), log=text), *gather_rows(text)]
     text = output(machine, "gather_neighbour_bench")
     ratios = {}  # M -> (ratio, gather GB/s, which) of the gathers, those of 49 GB/s first
     for found in re.finditer(r"^\| (\d+) \| ((?:uva|bulk) [^|]*) \|(?: [\d.]+ \|){4} ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE):

@@ -22,6 +22,27 @@ engine_rows = gpu_check.gpu_engine_rows
 queue = engine_rows.dense_queue
 
 
+class GatherRows(unittest.TestCase):
+    PRINTED = """NVIDIA X: pool of 96.0 GiB pinned in 13.72 s
+| one big copy | 54.7 (1.000) | 54.9 (1.000) | 55.0 (1.000) | 55.0 (1.000) | 54.8 (1.000) |
+| uva 4 blocks, 128 KB in flight | 37.6 (0.687) | 40.3 (0.984) | 42.9 (0.980) | 43.7 (0.994) | 45.2 (0.826) |
+| uva 4 blocks, 192 KB in flight | 49.2 (0.899) | 50.0 (0.912) | 49.9 (0.906) | 48.0 (0.870) | 50.4 (0.920) |
+| bulk 8 blocks in pairs, 192 KB in flight | 50.2 (0.916) | 45.0 (0.820) | 50.3 (0.913) | 48.1 (0.875) | 50.5 (0.923) |
+| bulk 16 blocks in pairs, 192 KB in flight | 50.3 (0.919) | 50.4 (0.990) | 50.5 (0.990) | 50.6 (0.990) | 50.5 (0.922) |
+"""
+
+    def test_takes_the_best_of_few_blocks_as_they_ship(self):
+        rows = list(gpu_check.gpu_rows.gather_rows(self.PRINTED))
+        self.assertEqual([r["ok"] for r in rows], [True, True, False])
+        self.assertEqual([r["measured"] for r in rows], [
+            "50.3 GB/s, 0.913 of it: bulk 8 blocks in pairs, 192 KB in flight, from a pool of 96.0 GiB",
+            "50.0 GB/s, 0.912 of it: uva 4 blocks, 192 KB in flight, from a pool of 96.0 GiB",
+            "48.1 GB/s, 0.875 of it: bulk 8 blocks in pairs, 192 KB in flight, from a pool of 96.0 GiB"])
+
+    def test_a_measurement_that_did_not_run_is_a_miss(self):
+        self.assertEqual([r["ok"] for r in gpu_check.gpu_rows.gather_rows("")], [False] * 3)
+
+
 class Results(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
