@@ -109,15 +109,18 @@ def whole(count, prompt, generated):
     return common("-p", 0, "-n", 0, "--pg", f"{prompt},{generated}", "--streams", count)
 
 
-def small_memory(kv_bytes):
-    """Options of a preset that computes prompts by chunks: `kv_bytes`, or a little less, and workspace of steps of STEP_ROWS."""
-    return "--max-num-batched-tokens", STEP_ROWS, "--device-memory", kv_bytes + 320 * 2**20
+WORKSPACE = {STEP_ROWS: 320 * 2**20, 8192: 576 * 2**20}  # of steps of so many rows, or a little less
 
 
-def device_memory(kv_bytes, context):
+def small_memory(kv_bytes, rows=STEP_ROWS):
+    """Options of a preset that computes prompts by chunks: `kv_bytes`, or a little less, and workspace of steps of `rows`."""
+    return "--max-num-batched-tokens", rows, "--device-memory", kv_bytes + WORKSPACE[rows]
+
+
+def device_memory(kv_bytes, context, rows=STEP_ROWS):
     """Of one that computes them by layers: also what waits between layers."""
-    pages = -(-context // 32) + -(-STEP_ROWS // 32)
-    return "--max-num-batched-tokens", STEP_ROWS, "--device-memory", kv_bytes + (pages * 32 + STEP_ROWS) * WIDTH * 4 + 320 * 2**20
+    pages = -(-context // 32) + -(-rows // 32)
+    return "--max-num-batched-tokens", rows, "--device-memory", kv_bytes + (pages * 32 + rows) * WIDTH * 4 + WORKSPACE[rows]
 
 
 def steps(machine):
@@ -227,29 +230,31 @@ def requests(machine, length, layers=LAYERS):
     return fitting(machine, {"32k": 24, "128k": 6}[length], home_bytes(CONTEXTS[length], TOKEN_BYTES * layers // LAYERS))
 
 
-def full(machine, length, count, *options, layers=LAYERS):
+def full(machine, length, count, *options, layers=LAYERS, rows=STEP_ROWS):
     """Options of `full` in 16 GiB for KV, or its share for a part of the layers, with a recorded trace's selections and homes for
     `count` requests."""
     context = CONTEXTS[length]
     return (*options, "--preset", "full", "--working-set-window", WINDOW, "--replay-selections", trace(machine, length), "--max-model-len", context,
-            *device_memory(KV_16 * layers // LAYERS, context), "--host-memory", count * home_bytes(context, TOKEN_BYTES * layers // LAYERS))
+            *device_memory(KV_16 * layers // LAYERS, context, rows), "--host-memory", count * home_bytes(context, TOKEN_BYTES * layers // LAYERS))
 
 
-def dense(length, *options, layers=LAYERS):
-    return (*options, "--preset", "dense", "--max-model-len", CONTEXTS[length], *small_memory(KV_16 * layers // LAYERS))
+def dense(length, *options, layers=LAYERS, rows=STEP_ROWS):
+    return (*options, "--preset", "dense", "--max-model-len", CONTEXTS[length], *small_memory(KV_16 * layers // LAYERS, rows))
 
 
 def capped(machine):
     """16 GiB for KV, 24 requests of 32k and 6 of 129,024 tokens: decode of full, with a recorded trace's selections, beside dense"""
-    generated = 384
+    # Filling a prompt takes a step for every `rows` x LAYERS of its tokens x layers, and those that are filled decode meanwhile: with
+    # small steps the first are at their end when the last begin, and few decode together in the interval that is measured.
+    generated, rows = 384, 8192
     described, about = {}, {}
     for length, depth, streams, least in (("32k", 32768, 3, {1: 2.0, 4: 2.5}), ("128k", 129024, 1, {1: 4.0, 4: 5.0})):
         count = requests(machine, length)
-        described[f"dense {length}"] = dense(length, *decode(streams, depth, generated))
+        described[f"dense {length}"] = dense(length, *decode(streams, depth, generated), rows=rows)
         for reuse, times in least.items():
             what = f"16 GiB for KV, {count} requests of {depth}, decode of full / dense, reuse {reuse}"
             described[what] = full(machine, length, count, *decode(count, depth, generated), "--reuse-interval", reuse,
-                                   "--max-inject-tokens", (depth + 2) * LAYERS)
+                                   "--max-inject-tokens", (depth + 2) * LAYERS, rows=rows)
             about[what] = (f"dense {length}", times)
     found = {}
     with Shape(SHAPE_8B) as model:
