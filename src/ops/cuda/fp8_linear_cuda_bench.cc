@@ -9,10 +9,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <vector>
 
 #include "ops/cuda/fp8_linear.h"
+#include "ops/cuda/graph_timer.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/row_ops.h"
 
@@ -20,8 +20,6 @@ namespace ops::cuda {
 namespace {
 
 using device::cuda::Buffer;
-using device::cuda::Event;
-using device::cuda::Graph;
 using device::cuda::Stream;
 
 struct Shape {
@@ -37,7 +35,6 @@ constexpr int64_t kRowCounts[] = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048, 8192};
 constexpr int64_t kRowsMax = 8192, kColsMax = 14336, kOutputsMax = 28672;
 constexpr int64_t kWeightBytes = int64_t{1} << 30;
 constexpr double kCopyBytesPerUs = 4.3e6, kOperationsPerUs = 1.58e9;
-constexpr int kRepeats = 5;
 
 class Bench {
  public:
@@ -55,7 +52,6 @@ class Bench {
     options.small_rows_max = 0;
     cublas_ = Fp8Linear::create(gpu, options).value();
     num_sms_ = gpu.num_sms;
-    for (Event& event : events_) event = Event::create(true).value();
   }
 
   void row(const Shape& shape, int64_t rows) {
@@ -142,29 +138,15 @@ class Bench {
   double time(int64_t bytes, const Call& call) {
     const int64_t copies = kWeightBytes / 4 * 3 / bytes;
     const int64_t calls = std::min<int64_t>(copies, 24);
-    call(0);  // plans
-    auto graph = Graph::capture(stream_, [&] {
-      for (int64_t i = 0; i < calls; ++i) call(i % copies);
-    });
-    graph.value().launch(stream_);
-    std::vector<double> us;
-    for (int i = 0; i < kRepeats; ++i) {
-      stream_.record(events_[0]);
-      graph.value().launch(stream_);
-      stream_.record(events_[1]);
-      stream_.synchronize().value();
-      us.push_back(events_[1].us_since(events_[0]) / static_cast<double>(calls));
-    }
-    std::ranges::sort(us);
-    return us[us.size() / 2];
+    return timer_.us(calls, [&](int64_t i) { call(i % copies); });
   }
 
   Stream stream_;
+  GraphTimer timer_{stream_};
   Buffer weights_, x_, codes_, scales_, y_;
   std::unique_ptr<Linear> bf16_;
   std::unique_ptr<Fp8Linear> cublas_;
   int num_sms_ = 0;
-  Event events_[2];
 };
 
 }  // namespace
@@ -177,9 +159,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "{}\n", gpu.error().message);
     return 1;
   }
-  std::vector<int64_t> rows;
-  for (int i = 1; i < argc; ++i) rows.push_back(std::atoll(argv[i]));
-  if (rows.empty()) rows.assign(std::begin(kRowCounts), std::end(kRowCounts));
+  const std::vector<int64_t> rows = rows_asked_for(argc, argv, kRowCounts);
   Bench bench(gpu.value());
   fmt::print("{}: bound by {:.1f} TB/s and {:.0f} TFLOP/s\n\n", gpu.value().name,
              kCopyBytesPerUs * 1e-6, kOperationsPerUs * 1e-6);

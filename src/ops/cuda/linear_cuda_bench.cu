@@ -9,10 +9,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "ops/cuda/graph_timer.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/small_linear.cuh"
@@ -21,8 +21,6 @@ namespace ops::cuda {
 namespace {
 
 using device::cuda::Buffer;
-using device::cuda::Event;
-using device::cuda::Graph;
 using device::cuda::Stream;
 
 struct Shape {
@@ -40,7 +38,6 @@ constexpr int64_t kRowCounts[] = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048, 8192};
 constexpr int64_t kRotateBytes = int64_t{600} << 20;
 constexpr int64_t kWeightBytes = int64_t{2} * 128256 * 4096 * 2;
 constexpr double kCopyBytesPerUs = 4.3e6;
-constexpr int kRepeats = 5;
 
 __global__ void fill_random(__nv_bfloat16* to, int64_t count) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
@@ -76,7 +73,6 @@ class Bench {
     options.deterministic = true;
     options.small_rows_max = 64;
     deterministic_ = Linear::create(gpu, options).value();
-    for (Event& event : events_) event = Event::create(true).value();
   }
 
   void row(const Shape& shape, int64_t rows) {
@@ -151,40 +147,25 @@ class Bench {
     args.y32 = shape.is_fp32 ? y_.as<float>() : nullptr;
     args.y = shape.is_fp32 ? nullptr : y_.as<__nv_bfloat16>();
     args.accumulate = shape.accumulate;
-    args.weight = Weight::of(weights_.as<__nv_bfloat16>(), shape.n, shape.k);
-    call(args);  // plans
     const int64_t weight = shape.n * shape.k;
     const int64_t copies = std::min(kRotateBytes / (2 * weight) + 2, kWeightBytes / 2 / weight);
     const int64_t calls = rows > 512 ? copies : 2 * copies;
-    auto graph = Graph::capture(stream_, [&] {
-      for (int64_t i = 0; i < calls; ++i) {
-        args.weight =
-            Weight::of(weights_.as<__nv_bfloat16>() + i % copies * weight, shape.n, shape.k);
-        call(args);
-        if (apart) {
-          launch({.name = "tiny", .grid = dim3(1), .threads = 32, .stream = stream_.handle()},
-                 tiny_kernel, word_.as<int>());
-        }
+    return timer_.us(calls, [&](int64_t i) {
+      args.weight =
+          Weight::of(weights_.as<__nv_bfloat16>() + i % copies * weight, shape.n, shape.k);
+      call(args);
+      if (apart) {
+        launch({.name = "tiny", .grid = dim3(1), .threads = 32, .stream = stream_.handle()},
+               tiny_kernel, word_.as<int>());
       }
     });
-    graph.value().launch(stream_);
-    std::vector<double> us;
-    for (int i = 0; i < kRepeats; ++i) {
-      stream_.record(events_[0]);
-      graph.value().launch(stream_);
-      stream_.record(events_[1]);
-      stream_.synchronize().value();
-      us.push_back(events_[1].us_since(events_[0]) / static_cast<double>(calls));
-    }
-    std::ranges::sort(us);
-    return us[us.size() / 2];
   }
 
   device::cuda::GpuInfo gpu_;
   Stream stream_;
+  GraphTimer timer_{stream_};
   Buffer weights_, x_, y_, workspace_, word_;
   std::unique_ptr<Linear> cublas_, deterministic_;
-  Event events_[2];
 };
 
 }  // namespace
@@ -197,9 +178,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "{}\n", gpu.error().message);
     return 1;
   }
-  std::vector<int64_t> rows;
-  for (int i = 1; i < argc; ++i) rows.push_back(std::atoll(argv[i]));
-  if (rows.empty()) rows.assign(std::begin(kRowCounts), std::end(kRowCounts));
+  const std::vector<int64_t> rows = rows_asked_for(argc, argv, kRowCounts);
   Bench bench(gpu.value());
   fmt::print("{}: bound by {:.1f} TB/s\n\n", gpu.value().name, kCopyBytesPerUs * 1e-6);
   fmt::print(

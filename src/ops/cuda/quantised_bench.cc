@@ -9,11 +9,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <random>
 #include <vector>
 
+#include "ops/cuda/graph_timer.h"
 #include "ops/cuda/quantised.h"
 #include "ops/cuda/quantised_world.h"
 
@@ -21,8 +21,6 @@ namespace ops::cuda {
 namespace {
 
 using device::cuda::Buffer;
-using device::cuda::Event;
-using device::cuda::Graph;
 using device::cuda::Stream;
 
 struct Shape {
@@ -38,7 +36,6 @@ constexpr int64_t kRowCounts[] = {1, 4, 8, 16, 32, 64};
 constexpr int64_t kRotateBytes = int64_t{400} << 20;
 constexpr int64_t kWeightBytes = int64_t{1200} << 20;
 constexpr double kCopyBytesPerUs = 4.3e6;
-constexpr int kRepeats = 5;
 
 class Bench {
  public:
@@ -52,7 +49,6 @@ class Bench {
     stream_.fill(y_.data(), 0, y_.size());
     bf16_ = Buffer::allocate(int64_t{28672} * 4096 * 2, "a dequantised matrix").value();
     linear_ = Linear::create(gpu, {}).value();
-    for (Event& event : events_) event = Event::create(true).value();
   }
 
   void row(const Shape& shape, int64_t rows) {
@@ -117,28 +113,14 @@ class Bench {
   double graph_us(int64_t bytes, const Call& call) {
     const int64_t copies = std::min(kRotateBytes / bytes + 2, kWeightBytes / bytes);
     const int64_t calls = 2 * copies;
-    call(0);  // plans
-    auto graph = Graph::capture(stream_, [&] {
-      for (int64_t i = 0; i < calls; ++i) call(i % copies * bytes);
-    });
-    graph.value().launch(stream_);
-    std::vector<double> us;
-    for (int i = 0; i < kRepeats; ++i) {
-      stream_.record(events_[0]);
-      graph.value().launch(stream_);
-      stream_.record(events_[1]);
-      stream_.synchronize().value();
-      us.push_back(events_[1].us_since(events_[0]) / static_cast<double>(calls));
-    }
-    std::ranges::sort(us);
-    return us[us.size() / 2];
+    return timer_.us(calls, [&](int64_t i) { call(i % copies * bytes); });
   }
 
   device::cuda::GpuInfo gpu_;
   Stream stream_;
+  GraphTimer timer_{stream_};
   Buffer weights_, x_, y_, bf16_;
   std::unique_ptr<Linear> linear_;
-  Event events_[2];
 };
 
 }  // namespace
@@ -151,9 +133,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "{}\n", gpu.error().message);
     return 1;
   }
-  std::vector<int64_t> rows;
-  for (int i = 1; i < argc; ++i) rows.push_back(std::atoll(argv[i]));
-  if (rows.empty()) rows.assign(std::begin(kRowCounts), std::end(kRowCounts));
+  const std::vector<int64_t> rows = rows_asked_for(argc, argv, kRowCounts);
   Bench bench(gpu.value());
   fmt::print("{}: us (of bound at {:.1f} TB/s)\n\n| shape | M | BF16 |", gpu.value().name,
              kCopyBytesPerUs * 1e-6);
