@@ -2,27 +2,20 @@
 // programmatic dependent launch): its blocks take their places, and wait there for what the
 // predecessor writes. Saves the microsecond or two of a start, which is most of a small kernel.
 //
-// RULE: a kernel launched here calls wait_for_stream() in every thread before it touches memory.
-// It may then call let_next_start() at once: the next kernel waits for this one's end all the same.
+// RULE: a kernel launched here calls wait_for_stream() in every thread before it touches what the
+// kernels right before it in the stream write or still read. It may then call let_next_start() at
+// once: the next kernel waits for this one's end all the same.
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/status.h"
 
 namespace ops::cuda {
 
-// After it, everything that earlier work of the stream wrote is visible.
-__device__ __forceinline__ void wait_for_stream() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void let_next_start() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
+using device::cuda::let_next_start;
+using device::cuda::wait_for_stream;
 
 // The current GPU, asked once.
 struct LaunchLimits {

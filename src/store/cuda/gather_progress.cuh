@@ -7,21 +7,13 @@
 #include <cstdint>
 
 #include "base/check.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "store/cuda/transfers.h"
 
 namespace store::cuda {
 
-// The same as ops/cuda/launch.cuh has.
-__device__ __forceinline__ void wait_for_stream() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void let_next_start() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
+using device::cuda::let_next_start;
+using device::cuda::wait_for_stream;
 
 // By every thread, before lists are read: waits for what wrote them, and lets the next kernel
 // start, since the gather certainly runs to its end from here. Who reads beside it must not trust

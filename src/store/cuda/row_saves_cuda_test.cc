@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/cuda/gpu_test.h"
 #include "store/cuda/transfers.h"
 
 namespace store::cuda {
@@ -27,19 +28,8 @@ using device::cuda::Stream;
 constexpr std::byte kPoison{0xff};
 constexpr int32_t kFrameRows = 40, kHomes = 64;
 
-class RowSavesCudaTest : public testing::Test {
+class RowSavesCudaTest : public GpuTest {
  protected:
-  void SetUp() override {
-    auto gpu = device::cuda::find_gpu();
-    ASSERT_TRUE(gpu.ok()) << gpu.error().message;
-    gpu_ = gpu.value();
-    stream_ = Stream::create().value();
-    ready_ = Event::create().value();
-    seed_ = std::random_device()();
-    random_.seed(seed_);
-    RecordProperty("seed", std::to_string(seed_));
-  }
-
   // `spare` columns of homes belong to nobody.
   void make(int32_t page_tokens, int64_t row_bytes, int32_t frame_columns, int32_t ring_columns,
             int32_t spare, int32_t rows_max) {
@@ -127,9 +117,6 @@ class RowSavesCudaTest : public testing::Test {
                         << shape_.row_bytes << ", seed " << seed_;
   }
 
-  device::cuda::GpuInfo gpu_;
-  Stream stream_;
-  Event ready_;
   RowShape shape_;
   int64_t page_bytes_ = 0;
   int32_t page_tokens_ = 0, num_home_columns_ = 0;
@@ -137,8 +124,6 @@ class RowSavesCudaTest : public testing::Test {
   std::vector<std::byte> host_frames_, host_rings_, expected_;
   PinnedBuffer homes_;
   std::set<std::pair<int32_t, int32_t>> taken_;
-  unsigned seed_ = 0;
-  std::mt19937 random_;
 };
 
 TEST_F(RowSavesCudaTest, RowsArriveAndNothingElseChanges) {

@@ -18,6 +18,7 @@
 
 #include "store/cuda/calibration.h"
 #include "store/cuda/copy_runs.h"
+#include "store/cuda/gpu_test.h"
 
 namespace store::cuda {
 namespace {
@@ -34,19 +35,8 @@ using PageRun = store::cuda::Run;  // testing::Test has a Run of its own
 constexpr std::byte kPoison{0xff};
 
 // Homes and frames of `num_pages` pages each, mirrored in ordinary memory.
-class TransfersCudaTest : public testing::Test {
+class TransfersCudaTest : public GpuTest {
  protected:
-  void SetUp() override {
-    auto gpu = device::cuda::find_gpu();
-    ASSERT_TRUE(gpu.ok()) << gpu.error().message;
-    gpu_ = gpu.value();
-    stream_ = Stream::create().value();
-    ready_ = Event::create().value();
-    seed_ = std::random_device()();
-    random_.seed(seed_);
-    RecordProperty("seed", std::to_string(seed_));
-  }
-
   void make_pools(int64_t page_bytes, int64_t num_pages) {
     page_bytes_ = page_bytes;
     num_pages_ = num_pages;
@@ -165,14 +155,9 @@ class TransfersCudaTest : public testing::Test {
             pages * page_bytes_};
   }
 
-  device::cuda::GpuInfo gpu_;
-  Stream stream_;
-  Event ready_;
   PinnedBuffer homes_, mirror_;
   Buffer frames_, lists_;
   int64_t page_bytes_ = 0, num_pages_ = 0;
-  unsigned seed_ = 0;
-  std::mt19937 random_;
 };
 
 struct Gather {
