@@ -2,8 +2,8 @@
 
     python3 bench/gpu_peers.py
 
-Medians over CUDA events, in microseconds, on random data: cuDNN's attention (through torch) for prompts and for decode, cuBLAS
-products, one large copy in each direction, and a copy on the device.
+Medians over CUDA events, in microseconds, on random data: cuDNN's attention and FlashAttention (through torch) for prompts and for
+decode, cuBLAS products, one large copy in each direction, and a copy on the device.
 """
 
 import json
@@ -39,9 +39,9 @@ def heads(batch, heads_, tokens):
     return torch.randn(batch, tokens, heads_, D, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
 
 
-def attention_us(batch, queries, keys, repeats):
+def attention_us(batch, queries, keys, repeats, backend=SDPBackend.CUDNN_ATTENTION):
     q, k, v = heads(batch, HQ, queries), heads(batch, HK, keys), heads(batch, HK, keys)
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+    with sdpa_kernel(backend):
         return median_us(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=queries == keys, enable_gqa=True), repeats)
 
 
@@ -58,6 +58,7 @@ def main():
     result = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
     for tokens, repeats in ((8192, 9), (32768, 7), (131072, 3)):
         result[f"prefill_{tokens}_us"] = attention_us(1, tokens, tokens, repeats)
+    result["prefill_flash_32768_us"] = attention_us(1, 32768, 32768, 5, SDPBackend.FLASH_ATTENTION)
     for batch, tokens in ((8, 131072), (1, 131072), (1, 32768), (64, 1024)):
         result[f"decode_{batch}x{tokens}_us"] = attention_us(batch, 1, tokens, 15)
     for m, n, k in ((2048, 28672, 4096), (8192, 28672, 4096), (16, 28672, 4096)):
