@@ -3,11 +3,10 @@
 #include <ctime>
 #include <utility>
 
-#include "api/answer_writer.h"
+#include "api/answer_format.h"
 #include "api/choice.h"
 #include "api/prepare.h"
 #include "base/log.h"
-#include "http/sse.h"
 
 namespace api {
 namespace {
@@ -35,7 +34,6 @@ class Generation {
     Choice choice;
     const PreparedPrompt* prompt;
     bool first_of_prompt;  // its prompt and cached tokens count in the usage
-    bool sent = false;     // streaming: a chunk has gone out
     bool told = false;     // the end is known to the metrics and, where needed, to the engine
     Delta whole = {};      // not streaming: everything
   };
@@ -52,7 +50,8 @@ class Generation {
   Usage usage() const;
   Usage usage_of(const Running& running) const;
   const Prepared& prepared() const { return prepared_; }
-  std::vector<Running>& choices() { return running_; }
+  // Each choice with its `whole`.
+  std::vector<ChoiceView> views() const;
 
  private:
   core::Request make_request(const PreparedPrompt& prompt, int32_t k, uint64_t seed) const;
@@ -155,6 +154,15 @@ Usage Generation::usage_of(const Running& running) const {
           .cached_tokens = running.choice.cached_tokens()};
 }
 
+std::vector<ChoiceView> Generation::views() const {
+  std::vector<ChoiceView> views;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    const Running& running = running_[i];
+    views.push_back({i, running.choice, *running.prompt, running.whole});
+  }
+  return views;
+}
+
 // A prompt counts once, however many choices it has.
 Usage Generation::usage() const {
   Usage total;
@@ -169,7 +177,7 @@ Usage Generation::usage() const {
 }
 
 http::Task<void> answer_whole(http::Exchange& exchange, Generation& generation,
-                              const AnswerWriter& writer) {
+                              AnswerFormat& format) {
   const std::chrono::milliseconds long_time{3'600'000};
   while (true) {
     generation.pump([](Generation::Running& running, size_t, Delta delta) {
@@ -187,19 +195,13 @@ http::Task<void> answer_whole(http::Exchange& exchange, Generation& generation,
     LOG_ERROR("a request failed in the engine: {}", *error);
     response = error_response({Problem::kInternal, *error});
   } else {
-    response.body = writer.begin();
-    for (size_t i = 0; i < generation.choices().size(); ++i) {
-      const Generation::Running& running = generation.choices()[i];
-      writer.append_choice(response.body, i, running.choice, running.whole, *running.prompt);
-    }
-    writer.end(response.body, generation.usage());
+    response.body = format.whole(generation.views(), generation.usage());
   }
   co_await exchange.respond(std::move(response));
 }
 
 http::Task<void> answer_stream(Service& service, http::Exchange& exchange, Generation& generation,
-                               const AnswerWriter& writer) {
-  const GenerateRequest& request = generation.prepared().request;
+                               AnswerFormat& format) {
   http::StreamHead head;
   // Proxies must not collect the stream before they pass it on.
   head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
@@ -209,28 +211,24 @@ http::Task<void> answer_stream(Service& service, http::Exchange& exchange, Gener
     generation.pump([&](Generation::Running& running, size_t index, const Delta& delta) {
       if (running.choice.finished() && running.choice.reason() == core::FinishReason::kError)
         return;
-      std::optional<Usage> usage;
-      if (request.continuous_usage_stats) usage = generation.usage_of(running);
-      const bool first = !std::exchange(running.sent, true);
-      http::append_event(out,
-                         writer.chunk(index, running.choice, delta, first, *running.prompt, usage));
+      format.append_delta(out, {index, running.choice, *running.prompt, delta},
+                          generation.usage_of(running));
     });
     const std::string* error = generation.error();
     if (error != nullptr) {
       LOG_ERROR("a request failed in the engine: {}", *error);
-      http::append_event(out, error_json({Problem::kInternal, *error}));
-    } else if (generation.finished() && request.include_usage) {
-      http::append_event(out, writer.usage_chunk(generation.usage()));
+      format.append_error(out, {Problem::kInternal, *error});
+    } else if (generation.finished()) {
+      format.append_end(out, generation.usage());
     }
     const bool last = error != nullptr || generation.finished();
-    if (last) out += http::kDoneEvent;
     if (!out.empty()) {
       if (!co_await exchange.write(out)) co_return;
       out.clear();
     }
     if (last) co_return;
     const bool woken = co_await exchange.wait(service.options().ping_interval);
-    if (!woken) out = http::kPingEvent;
+    if (!woken) out = format.ping();
   }
 }
 
@@ -264,11 +262,12 @@ http::Task<void> generate(Service& service, http::Exchange& exchange, Endpoint e
     co_return;
   }
   const GenerateRequest& request = generation.prepared().request;
-  const AnswerWriter writer(request, service.model(), service.random_hex(), now_s);
+  const std::unique_ptr<AnswerFormat> format =
+      make_answer_format(request, service.model(), service.random_hex(), now_s);
   if (request.stream) {
-    co_await answer_stream(service, exchange, generation, writer);
+    co_await answer_stream(service, exchange, generation, *format);
   } else {
-    co_await answer_whole(exchange, generation, writer);
+    co_await answer_whole(exchange, generation, *format);
   }
 }
 

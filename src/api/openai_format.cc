@@ -1,0 +1,164 @@
+#include "api/openai_format.h"
+
+#include <fmt/format.h>
+
+#include "api/json_writer.h"
+#include "api/logprobs_writer.h"
+#include "http/sse.h"
+
+namespace api {
+namespace {
+
+void append_usage(std::string& out, const Usage& usage) {
+  out += fmt::format(
+      R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},"prompt_tokens_details":{{"cached_tokens":{}}}}})",
+      usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens + usage.completion_tokens,
+      usage.cached_tokens);
+}
+
+}  // namespace
+
+OpenAiFormat::OpenAiFormat(const GenerateRequest& request, const ServedModel& model,
+                           const std::string& id_suffix, int64_t created_s)
+    : request_(request), model_(model) {
+  head_ = fmt::format(R"({{"id":"{}-{}","created":{},"model":)", chat() ? "chatcmpl" : "cmpl",
+                      id_suffix, created_s);
+  append_json_string(head_, model.served_name);
+}
+
+void OpenAiFormat::append_head(std::string& out, const char* object) const {
+  out += head_;
+  out += ",\"object\":\"";
+  out += object;
+  out += "\",\"choices\":[";
+}
+
+std::string OpenAiFormat::chunk(const ChoiceView& view, bool first, const Usage& usage) const {
+  std::string out;
+  append_head(out, chat() ? "chat.completion.chunk" : "text_completion");
+  out += "{\"index\":";
+  append_json_int(out, static_cast<int64_t>(view.index));
+  const std::string& text = view.delta.text;
+  if (chat()) {
+    out += first ? ",\"delta\":{\"role\":\"assistant\",\"content\":" : ",\"delta\":{\"content\":";
+    append_json_string(out, text);
+    out += '}';
+  } else {
+    out += ",\"text\":";
+    append_json_string(out, first && request_.echo ? view.prompt.text + text : text);
+  }
+  append_logprobs(out, view, first);
+  append_finish(out, view.choice);
+  out += "}]";
+  if (request_.continuous_usage_stats) {
+    out += ",\"usage\":";
+    append_usage(out, usage);
+  } else if (request_.include_usage) {
+    out += ",\"usage\":null";
+  }
+  out += '}';
+  return out;
+}
+
+void OpenAiFormat::append_delta(std::string& out, const ChoiceView& view, const Usage& usage) {
+  const bool first = begun_.insert(view.index).second;
+  http::append_event(out, chunk(view, first, usage));
+}
+
+void OpenAiFormat::append_end(std::string& out, const Usage& usage) {
+  if (request_.include_usage) {
+    std::string last;
+    append_head(last, chat() ? "chat.completion.chunk" : "text_completion");
+    last += "],\"usage\":";
+    append_usage(last, usage);
+    last += '}';
+    http::append_event(out, last);
+  }
+  out += http::kDoneEvent;
+}
+
+void OpenAiFormat::append_error(std::string& out, const ApiError& error) {
+  http::append_event(out, error_json(error));
+  out += http::kDoneEvent;
+}
+
+std::string_view OpenAiFormat::ping() const {
+  return http::kPingEvent;
+}
+
+std::string OpenAiFormat::whole(const std::vector<ChoiceView>& choices, const Usage& usage) {
+  std::string out;
+  append_head(out, chat() ? "chat.completion" : "text_completion");
+  for (const ChoiceView& view : choices) append_choice(out, view);
+  out += "],\"usage\":";
+  append_usage(out, usage);
+  out += '}';
+  return out;
+}
+
+void OpenAiFormat::append_choice(std::string& out, const ChoiceView& view) const {
+  out += view.index == 0 ? "{\"index\":" : ",{\"index\":";
+  append_json_int(out, static_cast<int64_t>(view.index));
+  const std::string& text = view.delta.text;
+  if (chat()) {
+    out += ",\"message\":{\"role\":\"assistant\",\"content\":";
+    append_json_string(out, text);
+    out += '}';
+  } else {
+    out += ",\"text\":";
+    append_json_string(out, request_.echo ? view.prompt.text + text : text);
+  }
+  append_logprobs(out, view, /*with_prompt=*/true);
+  append_finish(out, view.choice);
+  if (request_.prompt_logprobs) {
+    out += ",\"prompt_logprobs\":";
+    append_prompt_logprobs(out, *model_.tokenizer, view.choice.prompt_logprobs(),
+                           *request_.prompt_logprobs);
+  }
+  out += '}';
+}
+
+void OpenAiFormat::append_logprobs(std::string& out, const ChoiceView& view,
+                                   bool with_prompt) const {
+  out += ",\"logprobs\":";
+  if (!request_.logprobs) {
+    out += "null";
+    return;
+  }
+  const int32_t top = *request_.logprobs;
+  if (chat()) return append_chat_logprobs(out, *model_.tokenizer, view.delta.tokens, top);
+  std::vector<CompletionsPosition> positions;
+  if (request_.echo && with_prompt) {
+    text::Detokenizer detokenizer(*model_.tokenizer, request_.skip_special_tokens,
+                                  text::Detokenizer::Place::kFromStart);
+    int64_t offset = 0;
+    for (size_t i = 0; i < view.prompt.tokens.size(); ++i) {
+      const auto& scored = view.choice.prompt_logprobs()[i];
+      positions.push_back({view.prompt.tokens[i], scored ? &*scored : nullptr, offset});
+      offset += utf8_length(detokenizer.push(view.prompt.tokens[i]));
+    }
+  }
+  for (const ScoredToken& scored : view.delta.tokens) {
+    positions.push_back({scored.logprobs.token.token, &scored.logprobs, scored.text_offset});
+  }
+  append_completions_logprobs(out, *model_.tokenizer, positions, top);
+}
+
+void OpenAiFormat::append_finish(std::string& out, const Choice& choice) const {
+  if (!choice.finished()) {
+    out += ",\"finish_reason\":null";
+    return;
+  }
+  out += ",\"finish_reason\":\"";
+  out += core::finish_reason_name(choice.reason());
+  out += "\",\"stop_reason\":";
+  if (choice.stop_string()) {
+    append_json_string(out, *choice.stop_string());
+  } else if (choice.stop_token()) {
+    append_json_int(out, *choice.stop_token());
+  } else {
+    out += "null";
+  }
+}
+
+}  // namespace api
