@@ -9,6 +9,7 @@
 #include "exec/cuda/cuda_executor.h"
 #include "hub/hub.h"
 #include "model/cuda/decoder.h"
+#include "ops/cuda/cublaslt.h"
 #include "store/cuda/pinned_pool.h"
 
 namespace apps {
@@ -172,6 +173,8 @@ const bool kBuiltForGpu = true;
 
 base::Result<std::unique_ptr<Gpu>> find_gpu() {
   ASSIGN_OR_RETURN(device::cuda::GpuInfo info, device::cuda::find_gpu());
+  // Every model needs it: a GPU without the library is none.
+  RETURN_IF_ERROR(ops::cuda::CublasLt::load());
   return std::unique_ptr<Gpu>(std::make_unique<CudaGpu>(std::move(info)));
 }
 

@@ -146,8 +146,8 @@ class ServingEngine final : public Engine {
   Turn turns_[2];
   size_t current_ = 0;
   bool has_too_long_ = false;  // among live_
-  bool has_next_ =
-      false;  // the next turn is planned: other() between a turn's submit() and its end
+  // The next turn is planned: other() between a turn's submit() and its end.
+  bool has_next_ = false;
   core::EngineSnapshot counters_;
   core::LoopTimes spent_;  // in this turn
   int64_t lap_us_ = 0;     // when the running phase began

@@ -10,6 +10,21 @@ namespace {
 
 constexpr core::FrameId kNoRow{-1};
 
+// The largest n in [0, most] with holds(n), which is true up to some n >= 0 and false beyond.
+template <typename Holds>
+int32_t highest(int32_t most, const Holds& holds) {
+  int32_t low = 0;
+  while (low < most) {
+    const int32_t middle = most - (most - low) / 2;
+    if (holds(middle)) {
+      low = middle;
+    } else {
+      most = middle - 1;
+    }
+  }
+  return low;
+}
+
 // Of the shared rows of a promise, those that were there already.
 int32_t num_found(const DeviceShare& device) {
   const auto is_there = [](const core::SharedFrame& page) { return page.frame != kNoRow; };
@@ -202,10 +217,27 @@ void FramePlanner::make_room(std::span<Sequence* const> running, int32_t rows) {
     if (keep < own) cut(s, keep, false);
   };
   const auto can_be_cut = [](const Sequence* s) { return !s->device.pinned && !s->device.promise; };
+  const auto need = [&](const Sequence& s) {
+    const int32_t all = s.device.need > 0 ? s.device.need : need_of(s);
+    return std::max(1, all - static_cast<int32_t>(s.device.shared.size()));
+  };
+  // From those who are not resident anyway, the ones with the most first.
+  const auto has_spare = [&](const Sequence* s) {
+    return can_be_cut(s) && !s->device.resident && std::ssize(s->device.own) > need(*s);
+  };
+  const int32_t level = highest(sizes_.num_frames, [&](int32_t keep) {
+    int64_t spare = 0;
+    for (const Sequence* s : running | std::views::filter(has_spare))
+      spare += std::max<int64_t>(0, std::ssize(s->device.own) - std::max(keep, need(*s)));
+    return spare >= missing();
+  });
+  for (Sequence* s : youngest_first | std::views::filter(has_spare)) {
+    if (missing() <= 0) return;
+    cut_down_to(*s, std::max(level, need(*s)));
+  }
   for (Sequence* s : youngest_first | std::views::filter(can_be_cut)) {
     if (missing() <= 0) return;
-    const int32_t need = s->device.need > 0 ? s->device.need : need_of(*s);
-    cut_down_to(*s, need - static_cast<int32_t>(s->device.shared.size()));
+    cut_down_to(*s, need(*s));
   }
   for (Sequence* s : youngest_first | std::views::filter(can_be_cut)) {
     if (missing() <= 0) return;
@@ -237,18 +269,36 @@ void FramePlanner::give(std::span<Sequence* const> running, core::TransferPlan* 
   cuts_.clear();
 }
 
-// Resident-first: the oldest may have all its pages on the device. Those that do have them keep it
-// so before others get there.
+// Residents keep what makes them so. What is then left is levelled: a row more is worth the most to
+// who has the fewest, since misses fall ever more slowly with the rows.
 void FramePlanner::give_leftovers(std::span<Sequence* const> running) {
-  for (const bool residents : {true, false}) {
-    for (Sequence* s : running) {
-      DeviceShare& device = s->device;
-      if (device.pinned || s->planned.empty() || device.resident != residents) continue;
-      const int32_t wanted = pages(s->planned.token_end) - device.rows();
-      if (wanted <= 0) continue;
-      frames_.append(&device.own, std::min(wanted, frames_.num_available()));
-      device.resident &= wanted <= 0 || device.rows() >= pages(s->planned.token_end);
-    }
+  const auto wanted = [&](const Sequence& s) {
+    return std::max(0, pages(s.planned.token_end) - s.device.rows());
+  };
+  const auto takes = [](const Sequence* s, bool resident) {
+    return !s->device.pinned && !s->planned.empty() && s->device.resident == resident;
+  };
+  for (Sequence* s : running) {
+    if (!takes(s, true)) continue;
+    const int32_t rows = wanted(*s);
+    frames_.append(&s->device.own, std::min(rows, frames_.num_available()));
+    s->device.resident = wanted(*s) == 0;
+  }
+  const auto up_to = [&](const Sequence& s, int32_t level) {
+    return std::clamp(level - s.device.rows(), 0, wanted(s));
+  };
+  const int32_t level = highest(sizes_.num_frames, [&](int32_t rows) {
+    int64_t sum = 0;
+    for (const Sequence* s : running) sum += takes(s, false) ? up_to(*s, rows) : 0;
+    return sum <= frames_.num_available();
+  });
+  for (Sequence* s : running) {
+    if (takes(s, false)) frames_.append(&s->device.own, up_to(*s, level));
+  }
+  // Fewer are left than would lift all by one.
+  for (Sequence* s : running) {
+    if (takes(s, false))
+      frames_.append(&s->device.own, std::min(up_to(*s, level + 1), frames_.num_available()));
   }
 }
 

@@ -5,17 +5,18 @@
 //   a prompt being computed   is pinned: its rows (all pages, or layer buffers and one row for the
 //                             tail) were promised together at its admission and stay until it is
 //                             done
-//   a decoding sequence       needs the rows of its working set (admission.h), is given more while
-//                             there are any, up to all its pages, and can be cut down to one row,
-//                             that of its tail, whose home is not written yet
+//   a decoding sequence       needs the rows of its working set (admission.h), can be cut down to
+//                             one row, that of its tail, whose home is not written yet. Rows that
+//                             nobody needs go to residents, so that they stay so, then to those who
+//                             have the fewest, up to all their pages
 //   put back                  a decoding sequence whose need does not fit beside the older ones:
-//   not
-//                             in this step. It keeps its rows until they are wanted
+//                             not in this step. It keeps its rows until they are wanted
 //   the oldest                always runs, with what there is when its need is more
 //
 // Rows that are wanted come from free and idle shared rows, then from what decoding sequences have
-// beyond their need, youngest first, then from the shared rows they hold, then from those put back.
-// `Admission::kNone`: nobody is put back; rows are shared out evenly, whatever the working sets.
+// beyond their need (the ones with the most first, residents last and youngest first), then from
+// the shared rows they hold, then from those put back. `Admission::kNone`: nobody is put back; rows
+// are shared out evenly, whatever the working sets.
 //
 // A step: begin_step; charge() for each running sequence, oldest first; for new ones
 // plan_admission() and promise(); give(). What sequences leave behind is cut in the next plan that

@@ -248,6 +248,33 @@ TEST_F(TiersTest, RowsComeFromTheYoungestSurplusFirst) {
   EXPECT_TRUE(segment(a)->resident);
 }
 
+TEST_F(TiersTest, RowsThatNobodyNeedsAreLevelled) {
+  make(26);
+  std::vector<Sequence*> all;
+  for (int32_t i = 0; i < 3; ++i) {
+    all.push_back(add(12, 1000 * i));
+    run_prompt(all.back());
+    step();
+  }
+  step();
+  // Whoever came first had them all, and gave up no more than the others needed.
+  const auto rows = [](const Sequence* s) { return s->device.own.size(); };
+  EXPECT_EQ(rows(all[0]) + rows(all[1]) + rows(all[2]), 26u);
+  for (const Sequence* s : all) EXPECT_GE(rows(s), 5u) << "one selection and the tail";
+  scheduler_->remove(all[2]);
+  step();
+  step();
+  EXPECT_EQ(rows(all[0]), 13u) << "as many as the other, not all its pages first";
+  EXPECT_EQ(rows(all[1]), 13u);
+
+  Sequence* d = add(12, 5000);  // 8 rows of buffers and one
+  plan();
+  ASSERT_TRUE(cut(all[0]) && cut(all[1]));
+  EXPECT_EQ(cut(all[0])->keep + cut(all[1])->keep, 26 - 9);
+  EXPECT_LE(std::abs(cut(all[0])->keep - cut(all[1])->keep), 1) << "from both";
+  EXPECT_TRUE(segment(d));
+}
+
 TEST_F(TiersTest, APromptRunsLayerByLayerWithinTheBound) {
   SchedulerOptions o = options(9);
   o.max_inject_tokens = 100;

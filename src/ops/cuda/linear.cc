@@ -39,8 +39,8 @@ class CublasLinear final : public Linear {
   }
 
  private:
-  // rows, N, K, 1 for FP32 output, 1 for a bias, 1 for a residual
-  using Key = std::array<int64_t, 6>;
+  // rows, N, K, 1 for FP32 output, 1 for a bias
+  using Key = std::array<int64_t, 5>;
 
   base::Result<const Plan*> plan_for(device::cuda::Stream& stream, const LinearArgs& args);
   base::Result<Plan> make_plan(const Key& key) const;
