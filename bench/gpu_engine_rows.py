@@ -211,8 +211,6 @@ def trace(machine, length):
 KV_16 = 16 * GIB
 # Of a request: 32k with 1,024 tokens of answer, and 128k.
 CONTEXTS = {"32k": 32768 + 1024 + 64, "128k": 129024 + 384 + 64}
-# Steps whose selections admission holds frames for: with the default of 12 half of the requests wait, and loads have room to spare.
-WINDOW = 4
 HOST_SPARE = 20 * GIB  # left to the system and to the random weights
 
 
@@ -234,7 +232,7 @@ def full(machine, length, count, *options, layers=LAYERS, rows=STEP_ROWS):
     """Options of `full` in 16 GiB for KV, or its share for a part of the layers, with a recorded trace's selections and homes for
     `count` requests."""
     context = CONTEXTS[length]
-    return (*options, "--preset", "full", "--working-set-window", WINDOW, "--replay-selections", trace(machine, length), "--max-model-len", context,
+    return (*options, "--preset", "full", "--replay-selections", trace(machine, length), "--max-model-len", context,
             *device_memory(KV_16 * layers // LAYERS, context, rows), "--host-memory", count * home_bytes(context, TOKEN_BYTES * layers // LAYERS))
 
 
@@ -265,7 +263,7 @@ def capped(machine):
                 continue
             del about[what]
             ratio = test["decode_ts"] / found[peer]["decode_ts"]
-            yield row(what, f">= {times}x", f"{speed(test)} against {speed(found[peer])}: {ratio:.2f}x; {missed(test)}, window {WINDOW}; "
+            yield row(what, f">= {times}x", f"{speed(test)} against {speed(found[peer])}: {ratio:.2f}x; {missed(test)}; "
                       f"{for_kv(test) / GIB:.2f} GiB planned for KV", ratio >= times, full=test, dense=found[peer])
     for what, (_, times) in about.items():
         yield row(what, f">= {times}x", "failed", False)
