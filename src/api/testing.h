@@ -74,6 +74,11 @@ class FakeEngine final : public engine::Engine {
     s.engine_heartbeat_us = dead ? 0 : http::monotonic_us();
     return s;
   }
+  core::LiveState live_state() override {
+    const std::lock_guard lock(mutex_);
+    ++live_asked;
+    return live;
+  }
   int32_t context_max() const override { return kContext; }
 
   // Waits until `count` sequences have been submitted.
@@ -126,6 +131,8 @@ class FakeEngine final : public engine::Engine {
   std::atomic<bool> hold{false};
   std::atomic<bool> dead{false};
   std::atomic<int> cache_resets{0};
+  core::LiveState live;  // set before requests come
+  int live_asked = 0;
 
  private:
   // The most likely tokens are 'A', 'B', ... with -0.5, -1.5, ...; the token itself has -0.25.

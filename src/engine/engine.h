@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "core/engine_snapshot.h"
+#include "core/live_state.h"
 #include "core/request.h"
 #include "engine/event_stream.h"
 
@@ -40,6 +41,11 @@ class Engine {
 
   // A consistent copy from the end of the last step. Thread: any.
   virtual core::EngineSnapshot snapshot() const = 0;
+
+  // The sequences and where their pages are, for people: asks for copies to be made during the next
+  // two seconds, at most five a second, and returns the last one; made_us is 0 until there is one.
+  // Thread: any.
+  virtual core::LiveState live_state() = 0;
 
   // Tokens that a prompt and its output may have together: the smaller of --max-model-len and what
   // the KV pool can hold.

@@ -393,6 +393,9 @@ void ServingEngine::submit() {
   begin(&turn);
   settle();
   refresh_snapshot();
+  live_view_.refresh(
+      {.scheduler = &scheduler_, .ledger = &ledger_, .executor = &executor_, .plan = &turn.plan},
+      counters_.engine_heartbeat_us);
   if (!turn.ran) return;
   ++counters_.steps;
   const auto submitted = executor_.submit(turn.plan, turn.transfers, &turn.result);
@@ -532,6 +535,8 @@ void ServingEngine::commit_outcome(Outcome& outcome, int64_t now_us) {
     counters_.prompt_tokens_cached += s.cached_tokens;
   }
   scheduler_.commit(&s, result.working_set_frames);
+  s.pages_selected += result.pages_selected;
+  s.pages_missed += result.pages_missed;
   if (result.sampled) {
     CHECK(result.token >= 0 && result.token < limits_.vocab_size, "token {} of {}", result.token,
           limits_.vocab_size);

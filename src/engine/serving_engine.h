@@ -25,6 +25,7 @@
 #include "core/step.h"
 #include "engine/engine.h"
 #include "engine/live_sequence.h"
+#include "engine/live_view.h"
 #include "engine/mailbox.h"
 #include "engine/options.h"
 #include "engine/request_check.h"
@@ -65,12 +66,14 @@ class ServingEngine final : public Engine {
   void drain(int64_t timeout_us) override;
   void reset_prefix_cache() override;
   core::EngineSnapshot snapshot() const override;
+  core::LiveState live_state() override { return live_view_.read(clock_()); }
   int32_t context_max() const override { return context_max_.load(std::memory_order_relaxed); }
 
   // CHECKs every invariant of the bookkeeping. Between steps, without start(). For tests.
   void check_integrity() const;
   const sched::Scheduler& scheduler() const { return scheduler_; }
   const kv::BlockLedger& ledger() const { return ledger_; }
+  const LiveView& live_view() const { return live_view_; }
 
  private:
   // What a step did to one sequence, kept until it is told.
@@ -154,6 +157,7 @@ class ServingEngine final : public Engine {
   uint64_t sequences_received_ = 0;
   int32_t num_begun_ = 0;  // sequences whose first outcome the mailbox does not know of yet
 
+  LiveView live_view_;
   mutable std::mutex snapshot_mutex_;
   core::EngineSnapshot snapshot_;
   std::thread thread_;

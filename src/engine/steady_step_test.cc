@@ -1,7 +1,8 @@
 // Goal: a steady step allocates nothing. Method: a counting operator new over 1000 decode steps of
 // 8 sequences that take, fill and seal blocks on the way, without a host tier and with one whose
-// rows of frames they take from each other, in steps on the engine's thread and beside it. Not
-// built with sanitizers, which bring an operator new of their own.
+// rows of frames they take from each other, in steps on the engine's thread and beside it; and
+// again while somebody looks at the sequences. Not built with sanitizers, which bring an operator
+// new of their own.
 #include <gtest/gtest.h>
 
 #include <tuple>
@@ -30,6 +31,9 @@ class CountingExecutor : public exec::Executor {
     }
     return {};
   }
+  void draw_pages(int32_t, core::SeqId, core::PageStrip*) const override { ++draws; }
+
+  mutable int64_t draws = 0;
 };
 
 // Rows of frames, and whether steps run beside the engine.
@@ -53,7 +57,8 @@ TEST_P(SteadyStep, AllocatesNothing) {
   exec::BesideExecutor beside(executor);
   const bool runs_beside = std::get<1>(GetParam());
   const auto engine = make_engine(
-      options, sizes, model, runs_beside ? beside : static_cast<exec::Executor&>(executor), "test");
+      options, sizes, model, runs_beside ? beside : static_cast<exec::Executor&>(executor), "test",
+      [now_us = int64_t{0}]() mutable { return now_us += 100; });
   int64_t wakes = 0;
   for (int i = 0; i < 8; ++i) {
     core::Request r;
@@ -69,7 +74,16 @@ TEST_P(SteadyStep, AllocatesNothing) {
   EXPECT_EQ(base::num_allocations.load(), before);
   EXPECT_EQ(engine->snapshot().generated_tokens, 8 * 1010);
   EXPECT_EQ(engine->snapshot().steps_ahead, runs_beside ? 1008 : 0);
+  EXPECT_EQ(engine->live_view().num_made(), 0) << "nobody looked";
+  EXPECT_EQ(executor.draws, 0);
   EXPECT_EQ(wakes, 8 + 8 * (runs_beside ? 1009 : 1010)) << "the last step's come with the next";
+  engine->live_state();
+  while (engine->live_view().num_made() == 0) engine->step();
+  const int64_t after_first_picture = base::num_allocations.load();
+  for (int i = 0; i < 500; ++i) engine->step();
+  EXPECT_EQ(base::num_allocations.load(), after_first_picture);
+  EXPECT_GE(engine->live_view().num_made(), 2);
+  EXPECT_EQ(executor.draws, 8 * engine->live_view().num_made());
 }
 
 INSTANTIATE_TEST_SUITE_P(Frames, SteadyStep,

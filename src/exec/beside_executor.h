@@ -38,6 +38,9 @@ class BesideExecutor final : public Executor {
     std::swap(*std::exchange(awaited_, nullptr), late_);
     return outcome_;
   }
+  void draw_pages(int32_t slot, core::SeqId seq, core::PageStrip* strip) const override {
+    wrapped_.draw_pages(slot, seq, strip);
+  }
   bool is_asynchronous() const override { return true; }
 
  private:

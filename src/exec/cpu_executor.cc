@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "exec/draw_pages.h"
 #include "exec/plan_segments.h"
 #include "ops/sample.h"
 
@@ -122,6 +123,16 @@ base::Result<void> CpuExecutor::run(const core::StepPlan& plan, const core::Tran
                        std::chrono::steady_clock::now() - begin)
                        .count();
   return {};
+}
+
+void CpuExecutor::draw_pages(int32_t slot, core::SeqId seq, core::PageStrip* strip) const {
+  const core::KvColumns columns = options_.kv.block_columns();
+  const int32_t dense_layers = std::min(options_.kv.sparse.dense_layers, config_.num_layers);
+  exec::draw_pages({.residency = tier_ != nullptr ? &tier_->residency() : nullptr,
+                    .selections = &attention_->selections(),
+                    .num_columns = columns.num_columns(),
+                    .selecting_begin = columns.layer_begin(dense_layers)},
+                   slot, seq, strip);
 }
 
 void CpuExecutor::move_pages(const core::StepPlan& plan, const core::TransferPlan& transfers) {

@@ -49,6 +49,8 @@ class CpuExecutor final : public Executor {
   base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                          core::StepResult* result) override;
 
+  void draw_pages(int32_t slot, core::SeqId seq, core::PageStrip* strip) const override;
+
   uint64_t num_disk_records() const override { return disk_ ? disk_->store().num_records() : 0; }
   void take_disk_entries(const std::function<void(const core::DiskEntry&)>& entry) override {
     if (disk_) disk_->store().take_entries(entry);

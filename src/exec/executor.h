@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "base/result.h"
+#include "core/live_state.h"
 #include "core/step.h"
 
 namespace exec {
@@ -51,6 +52,12 @@ class Executor {
     return run(plan, transfers, result);
   }
   virtual base::Result<void> finish() { return {}; }
+  // Adds to the strip of a running sequence what only the device knows: which of its pages are in
+  // frames, and which ones its last row selected. Between steps; costs at most 2^15 looks into a
+  // table. Who does not know leaves the strip as it is.
+  virtual void draw_pages(int32_t /*slot*/, core::SeqId /*seq*/, core::PageStrip* /*strip*/) const {
+  }
+
   // Steps run beside the engine's thread between the two.
   virtual bool is_asynchronous() const { return false; }
 };

@@ -38,6 +38,8 @@ class SelectionState {
   void stamp(int32_t slot, int32_t column, std::span<const int32_t> pages, int32_t position);
   // Pages that rows (position - w, position] selected, as of the last stamp().
   int32_t working_set(int32_t slot, int32_t column) const;
+  // The stamp of the last row; 0: none.
+  uint32_t last_stamp(int32_t slot, int32_t column) const { return header(slot, column)->stamp; }
   // (pages_max) by page, 0 = never; ops/page_resolve.h evicts by them.
   std::span<uint32_t> selected_at(int32_t slot, int32_t column) const;
 

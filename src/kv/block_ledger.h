@@ -153,6 +153,7 @@ class BlockLedger {
   bool has_disk() const { return disk_.has_value(); }
   // The records' books; null without a disk tier.
   DiskCatalog* disk() { return disk_ ? &*disk_ : nullptr; }
+  const DiskCatalog* disk() const { return disk_ ? &*disk_ : nullptr; }
 
   // Blocks sealed so far, in all. Only rises: a prefix that was not there before needs this many
   // more at least.

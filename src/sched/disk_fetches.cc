@@ -40,6 +40,13 @@ void DiskFetches::forget(Sequence& s) {
   }
 }
 
+const kv::DiskFetch* DiskFetches::find(const Sequence& s) const {
+  for (const auto& running : running_) {
+    if (running->sequence == &s) return &running->fetch;
+  }
+  return nullptr;
+}
+
 bool DiskFetches::abandon(core::BlockId block) {
   bool is_read_into = false;
   for (const auto& running : running_) {

@@ -38,6 +38,8 @@ class DiskFetches {
   bool abandon(core::BlockId block);
 
   bool empty() const { return running_.empty(); }
+  // What the sequence waits for; null: nothing.
+  const kv::DiskFetch* find(const Sequence& s) const;
   // What fetches hold, appended: for the ledger's check_integrity.
   void list_held(std::vector<const kv::SequenceBlocks*>* held) const;
 

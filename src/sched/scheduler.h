@@ -139,6 +139,10 @@ class Scheduler {
 
   std::span<Sequence* const> running() const { return running_; }
   const std::deque<Sequence*>& waiting() const { return waiting_; }
+  // Blocks on their way from disk that the sequence waits for; null: none.
+  const kv::DiskFetch* disk_fetch(const Sequence& sequence) const {
+    return fetches_.find(sequence);
+  }
   const SchedulerCounters& counters() const { return counters_; }
   const kv::FrameLedger& frames() const { return frames_.frames(); }
 
