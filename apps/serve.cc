@@ -38,6 +38,8 @@ base::Result<api::Backend> load_backend(const ServingOptions& options,
   backend.config = house->files->config;
   backend.model_path = options.model;
   backend.cache = {.block_tokens = house->sizes.page_tokens,
+                   .block_bytes = house->sizes.block_bytes,
+                   .page_bytes = house->sizes.page.page_bytes(),
                    .num_blocks = house->sizes.num_blocks,
                    .dtype = options.kv_cache_dtype,
                    .frame_bytes = house->sizes.frame_bytes,

@@ -8,6 +8,7 @@
 
 #include "api/generate.h"
 #include "api/json_writer.h"
+#include "api/page.h"
 #include "api/prepare.h"
 
 namespace api {
@@ -213,6 +214,15 @@ http::Router make_router(Service& service) {
       [&service](http::Exchange& exchange) { return reset_prefix_cache(service, exchange); });
   add(router, service, "POST", "/detokenize", Access::kKeyed,
       [&service](http::Exchange& exchange) { return detokenize(service, exchange); });
+  add(router, service, "GET", "/spillway/state", Access::kKeyed,
+      [&service](http::Exchange& exchange) { return answer_state(service, exchange); });
+  for (const PageFile& file : page_files()) {
+    add(router, service, "GET", std::string(file.path).c_str(), Access::kOpen,
+        [&file](http::Exchange& exchange) -> http::Task<void> {
+          http::Response response = page_response(file);
+          co_await exchange.respond(std::move(response));
+        });
+  }
   return router;
 }
 

@@ -16,6 +16,7 @@
 #include "api/text_workers.h"
 #include "engine/engine.h"
 #include "http/exchange.h"
+#include "telemetry/live_meter.h"
 #include "telemetry/metrics.h"
 
 namespace api {
@@ -32,6 +33,12 @@ class Service {
   const ServedModel& model() const { return model_; }
   engine::Engine& engine() { return *backend_->engine; }
   telemetry::Metrics& metrics() { return *metrics_; }
+  // Made when somebody looks first.
+  telemetry::LiveMeter& live_meter() {
+    if (!live_meter_) live_meter_ = std::make_unique<telemetry::LiveMeter>();
+    return *live_meter_;
+  }
+  const telemetry::CacheConfig& cache() const { return backend_->cache; }
 
   const ServerOptions& options() const { return options_; }
   TextWorkers& workers() { return workers_; }
@@ -83,6 +90,7 @@ class Service {
   std::optional<Backend> backend_;
   ServedModel model_;
   std::unique_ptr<telemetry::Metrics> metrics_;
+  std::unique_ptr<telemetry::LiveMeter> live_meter_;
   std::mt19937_64 random_;
   uint64_t last_request_id_ = 0;
   bool draining_ = false;

@@ -34,6 +34,8 @@ struct FinishedRequest {
 // Constants of the process that routers read.
 struct CacheConfig {
   int32_t block_tokens = 0;
+  int64_t block_bytes = 0;
+  int64_t page_bytes = 0;
   int64_t num_blocks = 0;  // on the device; with a host tier homes
   std::string dtype;
   int64_t frame_bytes = 0;  // of a row of frames; 0 without a host tier
@@ -47,6 +49,9 @@ class Metrics {
   void on_finished(const FinishedRequest& request);
   void on_token_gap(int64_t gap_us);  // between two tokens of one sequence
   void on_answer(std::string_view method, std::string_view route, int status, int64_t duration_us);
+
+  const Histogram& first_token() const { return time_to_first_token_; }  // seconds
+  const Histogram& token_gap() const { return inter_token_; }            // seconds
 
   // Text format 0.0.4.
   std::string render(const core::EngineSnapshot& snapshot) const;

@@ -1,0 +1,252 @@
+// The conversation: sends it with fetch, shows the answer as it comes, can be stopped.
+import { byId, element, setText } from "./dom.js";
+import { count, seconds, short, text } from "./format.js";
+import { GrowingProse } from "./prose.js";
+import { events, request, ServerError } from "./server.js";
+import { settings } from "./settings.js";
+
+const messages = [];     // what is sent: { role, content }
+let attachment = null;   // { name, text }
+let running = null;      // AbortController of the answer that is being made
+let modelOf = () => null;
+
+const log = byId("log");
+const input = byId("message");
+
+const isAtEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight < 48;
+function keepAtEnd(change) {
+  const follows = isAtEnd();
+  change();
+  if (follows) log.scrollTop = log.scrollHeight;
+}
+
+// One answer on the page.
+class Answer {
+  constructor() {
+    this.body = element("div", { class: "body" });
+    this.facts = element("p", { class: "facts" }, element("span", { class: "thinking" }, "Waiting for the first token"));
+    this.node = element("article", { class: "turn answer", "aria-label": "Answer", "aria-busy": "true" }, this.body, this.facts);
+    this.prose = null;
+    this.reasoning = null;
+    this.calls = new Map();
+    this.content = "";
+    this.started = performance.now();
+    this.firstToken = null;
+    this.usage = null;
+    this.reason = null;
+  }
+
+  take(chunk) {
+    if (chunk.usage) this.usage = chunk.usage;
+    const choice = chunk.choices?.[0];
+    if (!choice) return;
+    const delta = choice.delta || {};
+    const thought = delta.reasoning ?? delta.reasoning_content;
+    if (thought) this.addReasoning(thought);
+    if (delta.content) this.addContent(delta.content);
+    for (const call of delta.tool_calls || []) this.addCall(call);
+    if (choice.finish_reason) this.reason = choice.finish_reason;
+  }
+
+  noteToken() {
+    if (this.firstToken !== null) return;
+    this.firstToken = performance.now();
+    this.facts.replaceChildren();
+  }
+
+  addContent(piece) {
+    this.noteToken();
+    this.content += piece;
+    if (!this.prose) {
+      const node = element("div", { class: "prose" });
+      this.body.append(node);
+      this.prose = new GrowingProse(node);
+      if (this.reasoning) this.reasoning.box.open = false;
+    }
+    this.prose.append(piece);
+  }
+
+  addReasoning(piece) {
+    this.noteToken();
+    if (!this.reasoning) {
+      const node = element("div", { class: "prose" });
+      const box = element("details", { class: "reasoning", open: true }, element("summary", {}, "Reasoning"), node);
+      this.body.append(box);
+      this.reasoning = { box, prose: new GrowingProse(node) };
+    }
+    this.reasoning.prose.append(piece);
+  }
+
+  addCall(call) {
+    this.noteToken();
+    let shown = this.calls.get(call.index);
+    if (!shown) {
+      shown = { name: element("span"), code: element("code") };
+      this.calls.set(call.index, shown);
+      this.body.append(element("div", { class: "call" }, element("p", {}, "Calls ", shown.name), element("pre", { tabindex: "0", "aria-label": "Arguments" }, shown.code)));
+    }
+    if (call.function?.name) shown.name.append(call.function.name);
+    if (call.function?.arguments) shown.code.append(call.function.arguments);
+  }
+
+  end(note) {
+    this.node.removeAttribute("aria-busy");
+    const parts = [];
+    if (note) parts.push(note);
+    if (this.reason === "length") parts.push("cut at its token limit");
+    if (this.usage) {
+      const made = this.usage.completion_tokens;
+      parts.push(`${count(made)} tokens`);
+      const duration = (performance.now() - (this.firstToken ?? this.started)) / 1000;
+      if (made > 1 && duration > 0) parts.push(`${short((made - 1) / duration)} tokens/s`);
+    }
+    if (this.firstToken !== null) {
+      parts.push(`first token after ${text(seconds((this.firstToken - this.started) / 1000))}`);
+    }
+    const cached = this.usage?.prompt_tokens_details?.cached_tokens;
+    if (this.usage) {
+      parts.push(`prompt ${count(this.usage.prompt_tokens)} tokens${cached ? `, ${count(cached)} from the cache` : ""}`);
+    }
+    setText(this.facts, parts.join(" · "));
+  }
+}
+
+function showQuestion(content, file) {
+  const node = element("article", { class: "turn question", "aria-label": "You" });
+  if (file) node.append(element("p", { class: "chip" }, `${file.name}, ${count(file.text.length)} characters`));
+  if (content) node.append(element("div", { class: "plain" }, content));
+  log.append(node);
+}
+
+function requestBody() {
+  const { temperature, maxTokens, system } = settings();
+  const body = {
+    messages: system ? [{ role: "system", content: system }, ...messages] : messages,
+    stream: true,
+    stream_options: { include_usage: true },
+    temperature,
+  };
+  if (modelOf()) body.model = modelOf();
+  if (maxTokens) body.max_tokens = maxTokens;
+  return JSON.stringify(body);
+}
+
+async function stream(answer, signal) {
+  const response = await request("/v1/chat/completions", {
+    method: "POST", body: requestBody(), headers: { "content-type": "application/json" }, signal });
+  for await (const data of events(response)) {
+    if (data === "[DONE]") return;
+    const chunk = JSON.parse(data);
+    if (chunk.error) throw new ServerError(0, chunk.error.message);
+    keepAtEnd(() => answer.take(chunk));
+  }
+  if (answer.reason === null) throw new ServerError(0, "The connection ended before the answer did.");
+}
+
+const sayWhy = (error) => (error instanceof ServerError ? error.message : "The server cannot be reached.");
+
+function setRunning(controller) {
+  running = controller;
+  byId("stop").hidden = controller === null;
+  byId("send").hidden = controller !== null;
+  byId("new-chat").hidden = messages.length === 0;
+}
+
+async function answerIt() {
+  const answer = new Answer();
+  log.append(answer.node);
+  log.scrollTop = log.scrollHeight;
+  const controller = new AbortController();
+  setRunning(controller);
+  let note = null;
+  try {
+    await stream(answer, controller.signal);
+    setText(byId("announce"), "The answer is complete.");
+  } catch (error) {
+    note = controller.signal.aborted ? "stopped" : null;
+    if (note === null) showError(answer, sayWhy(error));
+    setText(byId("announce"), note ? "Stopped." : "The answer failed.");
+  }
+  messages.push({ role: "assistant", content: answer.content });
+  keepAtEnd(() => answer.end(note));
+  const hadFocus = document.activeElement === byId("stop");
+  setRunning(null);
+  if (hadFocus) input.focus();
+}
+
+// The question stays, so that it can be sent again.
+function showError(answer, why) {
+  const again = element("button", { type: "button", class: "quiet", onclick: () => {
+    if (running) return;
+    answer.node.remove();
+    while (messages.length > 0 && messages.at(-1).role !== "user") messages.pop();
+    answerIt();
+  } }, "Send again");
+  answer.body.append(element("p", { class: "failed", role: "alert" }, element("span", {}, why), again));
+}
+
+function send() {
+  const content = input.value.trim();
+  if (running || (!content && !attachment)) return;
+  byId("welcome").hidden = true;
+  showQuestion(content, attachment);
+  messages.push({ role: "user", content: attachment ? `${attachment.text}\n\n${content}` : content });
+  input.value = "";
+  resize();
+  setAttachment(null);
+  answerIt();
+}
+
+function resize() {
+  input.style.height = "auto";
+  input.style.height = `${Math.min(input.scrollHeight + 2, 200)}px`;
+}
+
+function setAttachment(file) {
+  attachment = file;
+  byId("attached").hidden = file === null;
+  if (file) setText(byId("attached-text"), `${file.name}, ${count(file.text.length)} characters`);
+  byId("file").value = "";
+}
+
+function startOver() {
+  running?.abort();
+  messages.length = 0;
+  log.querySelectorAll(".turn").forEach((turn) => turn.remove());
+  byId("welcome").hidden = false;
+  byId("new-chat").hidden = true;
+  input.focus();
+}
+
+// `model` gives the name to ask for, or null.
+export function startChat(model) {
+  modelOf = model;
+  byId("composer").addEventListener("submit", (event) => {
+    event.preventDefault();
+    send();
+  });
+  input.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      send();
+    }
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !document.querySelector("dialog[open]")) running?.abort();
+  });
+  input.addEventListener("input", resize);
+  byId("stop").addEventListener("click", () => running?.abort());
+  byId("new-chat").addEventListener("click", startOver);
+  byId("detach").addEventListener("click", () => setAttachment(null));
+  byId("file").addEventListener("change", async (event) => {
+    const file = event.target.files[0];
+    if (file) setAttachment({ name: file.name, text: await file.text() });
+    input.focus();
+  });
+  for (const starter of byId("starters").querySelectorAll("button")) {
+    starter.addEventListener("click", () => {
+      input.value = starter.textContent;
+      send();
+    });
+  }
+}
