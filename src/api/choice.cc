@@ -17,7 +17,7 @@ Choice::Choice(const Prepared& prepared, const PreparedPrompt& prompt, const Ser
       max_tokens_(prompt.max_tokens),
       detokenizer_(*model.tokenizer, prepared.request.skip_special_tokens),
       prompt_logprobs_(prompt.tokens.size()) {
-  times_.arrival_us = arrival_us;
+  times_.arrival_us = times_.queued_us = arrival_us;
   if (!request_.stop.empty()) matcher_.emplace(request_.stop, request_.include_stop_str_in_output);
   if (request_.echo) text_length_ = utf8_length(prompt.text);
 }
@@ -28,7 +28,9 @@ bool Choice::take(Event event, int64_t now_us, Delta& delta) {
   switch (event.kind) {
     case Event::Kind::kStarted:
       cached_tokens_ = event.cached_tokens;
-      times_.scheduled_us = now_us;
+      disk_tokens_ = event.disk_tokens;
+      if (event.times.queued_us != 0) times_.queued_us = event.times.queued_us;
+      times_.scheduled_us = event.times.scheduled_us != 0 ? event.times.scheduled_us : now_us;
       return false;
     case Event::Kind::kPrompt:
       for (size_t i = 0; i < event.prompt.size(); ++i) {
@@ -101,6 +103,8 @@ void Choice::end(const Event& event, Delta& delta) {
   const int64_t arrival_us = times_.arrival_us;
   times_ = event.times;
   times_.arrival_us = arrival_us;
+  if (times_.queued_us == 0) times_.queued_us = arrival_us;
+  preemptions_ = event.preemptions;
   if (held_) {
     const Event held = *std::exchange(held_, std::nullopt);
     const bool ended_it = event.reason == core::FinishReason::kStop;
@@ -119,9 +123,13 @@ void Choice::end(const Event& event, Delta& delta) {
 telemetry::FinishedRequest Choice::story(int64_t now_us) const {
   return {.reason = reason_.value_or(core::FinishReason::kAbort),
           .prompt_tokens = prompt_tokens_,
+          .cached_tokens = cached_tokens_,
+          .disk_tokens = disk_tokens_,
           .generated_tokens = completion_tokens_,
           .max_tokens = max_tokens_,
+          .preemptions = preemptions_,
           .arrival_us = times_.arrival_us,
+          .queued_us = times_.queued_us,
           .scheduled_us = times_.scheduled_us,
           .first_token_us = times_.first_token_us,
           .last_token_us = times_.last_token_us,

@@ -84,6 +84,8 @@ class Choice {
   std::optional<core::TokenId> stop_token_;
   int32_t completion_tokens_ = 0;
   int32_t cached_tokens_ = 0;
+  int32_t disk_tokens_ = 0;
+  int32_t preemptions_ = 0;
   std::vector<std::optional<core::PositionLogprobs>> prompt_logprobs_;
   std::optional<int64_t> token_gap_us_;
   // As seen here; replaced by the engine's own when the sequence ends by itself.

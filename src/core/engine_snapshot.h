@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "core/fixed_histogram.h"
 #include "core/step.h"
 
 namespace core {
@@ -27,24 +28,38 @@ struct LoopTimes {
   }
 };
 
+// Of the steps that had rows. The bounds of tokens are vLLM's.
+struct StepSizes {
+  FixedHistogram<1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384> tokens;
+  FixedHistogram<1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024> sequences;
+  FixedHistogram<0, 16, 64, 256, 1024, 4096, 16384, 65536, 262144> pages_loaded;
+};
+
 struct EngineSnapshot {
   // Gauges.
-  int64_t requests_running = 0;  // admitted, holding blocks
-  int64_t requests_waiting = 0;  // in the inbox or queue, preempted ones included
-  int64_t blocks_total = 0;      // = free + in use + cached
-  int64_t blocks_free = 0;       // hold nothing
-  int64_t blocks_in_use = 0;     // held by an unfinished sequence
-  int64_t blocks_cached = 0;     // held by the prefix index alone; reclaimed when needed
+  int64_t requests_running = 0;   // admitted, holding blocks
+  int64_t requests_put_back = 0;  // of those, without rows in the last step: their working sets
+                                  // did not fit
+  int64_t requests_waiting = 0;   // in the inbox or queue, preempted ones included
+  int64_t requests_deferred = 0;  // of those, waiting for their prefix from the disk
+  int64_t blocks_total = 0;       // = free + in use + cached
+  int64_t blocks_free = 0;        // hold nothing
+  int64_t blocks_in_use = 0;      // held by an unfinished sequence
+  int64_t blocks_cached = 0;      // held by the prefix index alone; reclaimed when needed
   // Counters.
   int64_t steps = 0;
   int64_t rows_run = 0;     // tokens computed, prompt and decode
   int64_t steps_ahead = 0;  // steps that were planned while the one before ran
+  StepSizes step_sizes;
   LoopTimes loop;
   int64_t prompt_tokens = 0;  // of requests started
   int64_t prompt_tokens_cached = 0;
   int64_t generated_tokens = 0;
   int64_t prefix_cache_queries = 0;  // tokens looked up
   int64_t prefix_cache_hits = 0;     // tokens found
+  int64_t disk_cache_queries = 0;    // tokens that memory did not have, looked up on the disk
+  int64_t disk_cache_hits = 0;       // tokens found there
+  int64_t prompt_tokens_disk = 0;    // of prompt_tokens_cached: from the disk
   int64_t preemptions = 0;
   int64_t requests_finished_stop = 0, requests_finished_length = 0, requests_aborted = 0,
           requests_failed = 0;

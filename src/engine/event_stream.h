@@ -6,6 +6,7 @@
 // thread, everything else on the reader's.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -23,6 +24,7 @@ namespace engine {
 // Monotonic microseconds; 0 = did not happen.
 struct RequestTimes {
   int64_t arrival_us = 0;    // Request::arrival_us
+  int64_t queued_us = 0;     // accepted by the engine
   int64_t scheduled_us = 0;  // first step that ran rows of it
   int64_t first_token_us = 0;
   int64_t last_token_us = 0;
@@ -31,7 +33,7 @@ struct RequestTimes {
 
 struct Event {
   enum class Kind : uint8_t {
-    kStarted,  // its first step ran: prompt_tokens and cached_tokens are known
+    kStarted,  // its first step ran: prompt_tokens, cached_tokens and times up to then are known
     kPrompt,  // log-probabilities of prompt positions [prompt_begin, prompt_begin + prompt.size()),
               // when asked for
     kToken,   // a token was generated, the one that ends the sequence included
@@ -41,6 +43,7 @@ struct Event {
   // kStarted
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;
+  int32_t disk_tokens = 0;  // of these: from the disk
   // kPrompt
   int32_t prompt_begin = 0;
   std::vector<core::PositionLogprobs> prompt;
@@ -75,6 +78,21 @@ class EventStream {
   // The next event. Waiting kPrompt events come as one.
   std::optional<Event> try_pop();
 
+  // Pages that its steps so far selected, and of those the ones that were not on the device. Add:
+  // engine thread.
+  struct Pages {
+    int64_t selected = 0;
+    int64_t missed = 0;
+  };
+  void add_pages(const Pages& step) {
+    pages_selected_.fetch_add(step.selected, std::memory_order_relaxed);
+    pages_missed_.fetch_add(step.missed, std::memory_order_relaxed);
+  }
+  Pages pages() const {
+    return {pages_selected_.load(std::memory_order_relaxed),
+            pages_missed_.load(std::memory_order_relaxed)};
+  }
+
   // For callers without an event loop (generate, bench, eval, tests): waits up to `timeout`.
   template <typename Rep, typename Period>
   std::optional<Event> pop_for(std::chrono::duration<Rep, Period> timeout) {
@@ -102,6 +120,7 @@ class EventStream {
   std::optional<Event> finished_;
   bool started_read_ = false, finished_read_ = false;
   size_t prompt_read_ = 0, tokens_read_ = 0;
+  std::atomic<int64_t> pages_selected_{0}, pages_missed_{0};
   const std::function<void()> wake_;
 };
 

@@ -207,6 +207,7 @@ base::Result<void> ServingEngine::submit(core::Request request,
   sequence->request = std::move(request);
   sequence->events = std::move(events);
   sequence->times.arrival_us = sequence->request.arrival_us;
+  sequence->times.queued_us = clock_();
   return mailbox_.post(std::move(sequence));
 }
 
@@ -423,6 +424,13 @@ void ServingEngine::finish() {
     return note_failure(finished.error().message);
   }
   counters_.rows_run += turn.plan.num_rows;
+  if (!turn.plan.segments.empty()) {
+    counters_.step_sizes.tokens.observe(turn.plan.num_rows);
+    counters_.step_sizes.sequences.observe(std::ssize(turn.plan.segments));
+    if (sizes_.num_frames > 0) {
+      counters_.step_sizes.pages_loaded.observe(turn.result.kv.pages_loaded);
+    }
+  }
   CHECK(turn.result.segments.size() == turn.plan.segments.size(), "{} results for {} segments",
         turn.result.segments.size(), turn.plan.segments.size());
 }
@@ -533,10 +541,12 @@ void ServingEngine::commit_outcome(Outcome& outcome, int64_t now_us) {
   if (outcome.is_first) {
     counters_.prompt_tokens += s.prompt_len;
     counters_.prompt_tokens_cached += s.cached_tokens;
+    counters_.prompt_tokens_disk += s.disk_tokens;
   }
   scheduler_.commit(&s, result.working_set_frames);
   s.pages_selected += result.pages_selected;
   s.pages_missed += result.pages_missed;
+  s.events->add_pages({result.pages_selected, result.pages_missed});
   if (result.sampled) {
     CHECK(result.token >= 0 && result.token < limits_.vocab_size, "token {} of {}", result.token,
           limits_.vocab_size);
@@ -623,7 +633,9 @@ void ServingEngine::push_events(Outcome& outcome) {
     if (outcome.is_first) {
       s.events->push({.kind = Event::Kind::kStarted,
                       .prompt_tokens = s.prompt_len,
-                      .cached_tokens = s.cached_tokens});
+                      .cached_tokens = s.cached_tokens,
+                      .disk_tokens = s.disk_tokens,
+                      .times = s.times});
     }
     const int32_t positions = std::min(segment.token_end, s.prompt_len - 1) - segment.logits_begin;
     if (s.request.sampling.prompt_logprobs && positions > 0) {
@@ -662,6 +674,10 @@ void ServingEngine::refresh_snapshot() {
   counters_.blocks_cached = pool.num_cached();
   counters_.prefix_cache_queries = scheduled.prefix_tokens_queried;
   counters_.prefix_cache_hits = scheduled.prefix_tokens_found;
+  counters_.disk_cache_queries = scheduled.disk_tokens_queried;
+  counters_.disk_cache_hits = scheduled.disk_tokens_found;
+  counters_.requests_put_back = scheduler_.num_put_back();
+  counters_.requests_deferred = scheduler_.num_deferred();
   counters_.preemptions = scheduled.preemptions;
   counters_.put_back = scheduled.put_back;
   counters_.frames_total = scheduler_.frames().num_total();

@@ -13,6 +13,7 @@ bool DiskFetches::begin(Sequence& s, int64_t tokens_max, const kv::PrefixMatch& 
   const auto count = std::min<int64_t>(std::ssize(records), blocks_max);
   if (count <= 0) return false;
   s.asked_disk = s.waits_for_disk = true;
+  s.disk_from = match.num_tokens;
   running_.push_back(std::make_unique<Running>());
   running_.back()->sequence = &s;
   ledger_->begin_fetch(&running_.back()->fetch, s.request.cache_salt, match,
@@ -32,6 +33,11 @@ void DiskFetches::end(std::span<const core::StepResult::Fetched> fetched) {
     }
     running_.erase(it);
   }
+}
+
+int32_t DiskFetches::num_waiting() const {
+  return static_cast<int32_t>(
+      std::ranges::count_if(running_, [](const auto& r) { return r->sequence != nullptr; }));
 }
 
 void DiskFetches::forget(Sequence& s) {

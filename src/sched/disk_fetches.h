@@ -40,6 +40,8 @@ class DiskFetches {
   bool empty() const { return running_.empty(); }
   // What the sequence waits for; null: nothing.
   const kv::DiskFetch* find(const Sequence& s) const;
+  // Sequences that wait.
+  int32_t num_waiting() const;
   // What fetches hold, appended: for the ledger's check_integrity.
   void list_held(std::vector<const kv::SequenceBlocks*>* held) const;
 

@@ -79,11 +79,16 @@ TEST_F(DiskTest, APromptWaitsForItsPrefixAndIsNotComputedAgain) {
   EXPECT_EQ(step(), 0u);
   EXPECT_TRUE(scheduler_->is_fetching());
   EXPECT_EQ(reads_.size(), 3u);
+  EXPECT_EQ(scheduler_->num_deferred(), 1);
   EXPECT_EQ(step(), 0u);
   EXPECT_EQ(step(end_reads(true)), 0u);
   EXPECT_FALSE(scheduler_->is_fetching());
+  EXPECT_EQ(scheduler_->num_deferred(), 0);
   EXPECT_EQ(step(), 1u);
   EXPECT_EQ(again->cached_tokens, 16);
+  EXPECT_EQ(again->disk_tokens, 12) << "the first block was in memory";
+  EXPECT_EQ(scheduler_->counters().disk_tokens_queried, 17 + 17 + 13);
+  EXPECT_EQ(scheduler_->counters().disk_tokens_found, 12);
   EXPECT_EQ(plan_.segments[0].token_begin, 16);
 }
 
@@ -96,6 +101,7 @@ TEST_F(DiskTest, WhatCannotBeReadIsComputed) {
   EXPECT_EQ(step(end_reads(false)), 0u);
   EXPECT_EQ(step(), 1u);
   EXPECT_EQ(again->cached_tokens, 4) << "the block that was in memory";
+  EXPECT_EQ(again->disk_tokens, 0);
   EXPECT_TRUE(reads_.empty());
 }
 

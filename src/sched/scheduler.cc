@@ -60,6 +60,7 @@ void Scheduler::plan(core::StepPlan* plan, core::TransferPlan* transfers) {
   transfers->clear();
   planned_.clear();
   put_back_.clear();
+  num_put_back_ = 0;
   youngest_started_ = youngest_admitted_ = core::SeqId{};
   Budget budget{.rows = options_.max_num_batched_tokens -
                         static_cast<int32_t>(std::ranges::count_if(running_, is_decoding)),
@@ -189,6 +190,7 @@ void Scheduler::leave_running(Sequence& s, bool keep_rows) {
 
 void Scheduler::put_back(Sequence& s, Budget* budget) {
   put_back_.push_back(&s);
+  ++num_put_back_;
   ++counters_.put_back;
   budget->blocked |= s.overtaken >= kOvertakenMax;
 }
@@ -310,7 +312,15 @@ void Scheduler::start(Sequence& s, const kv::PrefixMatch& match, core::TransferP
   if (s.request.use_prefix_cache) {
     counters_.prefix_tokens_queried += s.num_tokens();
     counters_.prefix_tokens_found += match.num_tokens;
-    if (!s.started) s.cached_tokens = match.num_tokens;
+    const int32_t in_memory = std::min(match.num_tokens, s.disk_from.value_or(match.num_tokens));
+    if (ledger_->has_disk()) {
+      counters_.disk_tokens_queried += s.num_tokens() - in_memory;
+      counters_.disk_tokens_found += match.num_tokens - in_memory;
+    }
+    if (!s.started) {
+      s.cached_tokens = match.num_tokens;
+      s.disk_tokens = match.num_tokens - in_memory;
+    }
     s.computed = match.num_tokens;
     if (const auto copy = ledger_->admit(&s.kv, s.request.cache_salt, match)) {
       transfers->copies.push_back(*copy);
@@ -320,6 +330,7 @@ void Scheduler::start(Sequence& s, const kv::PrefixMatch& match, core::TransferP
   }
   s.started = true;
   s.asked_disk = false;
+  s.disk_from.reset();
   s.refusal.reset();
   s.slot = slots_free_.back();
   slots_free_.pop_back();

@@ -70,6 +70,8 @@ struct SchedulerCounters {
   int64_t put_back = 0;  // times that a sequence's rows of frames did not fit into a step
   int64_t prefix_tokens_queried = 0;
   int64_t prefix_tokens_found = 0;
+  int64_t disk_tokens_queried = 0;  // not found in memory
+  int64_t disk_tokens_found = 0;
 };
 
 // Steps in a row in which younger sequences may run while one does not fit.
@@ -144,6 +146,10 @@ class Scheduler {
     return fetches_.find(sequence);
   }
   const SchedulerCounters& counters() const { return counters_; }
+  // Of running(): without rows in the plan, since their working sets did not fit.
+  int32_t num_put_back() const { return num_put_back_; }
+  // Of waiting(): for their prefix from the disk.
+  int32_t num_deferred() const { return fetches_.num_waiting(); }
   const kv::FrameLedger& frames() const { return frames_.frames(); }
 
   // CHECKs order, slots and the ledger. For tests.
@@ -193,6 +199,7 @@ class Scheduler {
   std::vector<Sequence*> running_;  // oldest first
   std::vector<Sequence*> planned_;
   std::vector<Sequence*> put_back_;  // of this step
+  int32_t num_put_back_ = 0;         // of these, those that run
   std::vector<int32_t> slots_free_;
   SchedulerCounters counters_;
   core::SeqId youngest_started_{},

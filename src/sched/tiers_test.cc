@@ -174,6 +174,8 @@ TEST_F(TiersTest, WhatDoesNotFitIsPutBackAndRunsLater) {
   EXPECT_EQ(segment(b), nullptr);
   EXPECT_EQ(b->computed, computed + 1) << "it keeps what it has computed";
   EXPECT_GE(scheduler_->counters().put_back, 2);
+  EXPECT_EQ(scheduler_->num_put_back(), 1);
+  EXPECT_EQ(scheduler_->running().size(), 2u) << "put back is running";
   scheduler_->remove(a);
   plan();
   ASSERT_TRUE(cut(a));

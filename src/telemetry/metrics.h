@@ -11,10 +11,13 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "core/engine_snapshot.h"
 #include "core/request.h"
+#include "telemetry/engine_metrics.h"
 #include "telemetry/histogram.h"
+#include "telemetry/metrics_page.h"
 
 namespace telemetry {
 
@@ -22,24 +25,17 @@ namespace telemetry {
 struct FinishedRequest {
   core::FinishReason reason = core::FinishReason::kStop;
   int32_t prompt_tokens = 0;
+  int32_t cached_tokens = 0;  // of these: from the prefix cache
+  int32_t disk_tokens = 0;    // of these: from the disk tier
   int32_t generated_tokens = 0;
   int32_t max_tokens = 0;
+  int32_t preemptions = 0;
   int64_t arrival_us = 0;
+  int64_t queued_us = 0;  // taken by the engine
   int64_t scheduled_us = 0;
   int64_t first_token_us = 0;
   int64_t last_token_us = 0;
   int64_t finished_us = 0;
-};
-
-// Constants of the process that routers read.
-struct CacheConfig {
-  int32_t block_tokens = 0;
-  int64_t block_bytes = 0;
-  int64_t page_bytes = 0;
-  int64_t num_blocks = 0;  // on the device; with a host tier homes
-  std::string dtype;
-  int64_t frame_bytes = 0;  // of a row of frames; 0 without a host tier
-  int64_t num_frames = 0;   // rows of them on the device; 0 without a host tier
 };
 
 class Metrics {
@@ -47,6 +43,8 @@ class Metrics {
   Metrics(std::string model_name, CacheConfig cache, int32_t context_max);
 
   void on_finished(const FinishedRequest& request);
+  // All sequences of one request have ended: `choices` of each prompt, the longest so long.
+  void on_request(int32_t choices, int32_t generated_max);
   void on_token_gap(int64_t gap_us);  // between two tokens of one sequence
   void on_answer(std::string_view method, std::string_view route, int status, int64_t duration_us);
 
@@ -57,15 +55,19 @@ class Metrics {
   std::string render(const core::EngineSnapshot& snapshot) const;
 
  private:
+  void add_requests(MetricsPage& page) const;
+  void add_http(MetricsPage& page) const;
+
   std::string model_name_;
   CacheConfig cache_;
   Histogram time_to_first_token_, inter_token_, per_output_token_;
   Histogram end_to_end_, queue_, prefill_, decode_, inference_;
-  Histogram prompt_tokens_, generation_tokens_, max_tokens_;
+  Histogram prompt_tokens_, generation_tokens_, max_tokens_, longest_, computed_tokens_;
+  Histogram choices_, preemptions_;
   std::map<core::FinishReason, uint64_t> finished_;
   std::map<std::tuple<std::string, std::string, int>, uint64_t>
       http_requests_;  // method, route, status
-  Histogram http_duration_;
+  std::map<std::pair<std::string, std::string>, Histogram> http_durations_;  // method, route
 };
 
 }  // namespace telemetry

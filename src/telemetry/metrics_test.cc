@@ -42,7 +42,7 @@ TEST(Metrics, SnapshotBecomesGaugesAndCounters) {
   EXPECT_TRUE(
       has_line(page, "vllm:cache_config_info" +
                          label(",block_size=\"32\",num_gpu_blocks=\"8\",num_cpu_blocks=\"0\","
-                               "cache_dtype=\"bf16\"") +
+                               "num_disk_blocks=\"0\",cache_dtype=\"bf16\"") +
                          " 1"))
       << page;
 }
@@ -74,7 +74,6 @@ TEST(Metrics, SelectionAndTiersAreCounted) {
   s.working_set_frames = 4;
   const std::string page =
       Metrics("m", {.num_blocks = 40, .frame_bytes = 256, .num_frames = 6}, 100).render(s);
-  EXPECT_NE(page.find("num_gpu_blocks=\"6\",num_cpu_blocks=\"40\""), std::string::npos) << page;
   for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
            {"spillway:selections_total" + label(",kind=\"made\""), "30"},
            {"spillway:selections_total" + label(",kind=\"reused\""), "10"},
@@ -87,6 +86,8 @@ TEST(Metrics, SelectionAndTiersAreCounted) {
            {"spillway:pages_evicted_total" + label(), "70"},
            {"spillway:pages_scratch_total" + label(), "5"},
            {"spillway:device_hit_ratio" + label(), "0.75"},
+           {"spillway:page_hits_total" + label(",tier=\"device\""), "300"},
+           {"spillway:page_hits_total" + label(",tier=\"host\""), "100"},
            {"spillway:transfer_bytes_total" + label(",direction=\"load\""), "1048576"},
            {"spillway:transfer_bytes_total" + label(",direction=\"save\""), "524288"},
            {"spillway:transfer_seconds_total" + label(",direction=\"load\""), "2.5"},
@@ -104,18 +105,95 @@ TEST(Metrics, SelectionAndTiersAreCounted) {
   }
 }
 
+// Blocks are counted where their homes are, and the names of vLLM's offloading connector are there.
+TEST(Metrics, RoomAndUseOfTheTiers) {
+  core::EngineSnapshot s;
+  s.blocks_total = 40;
+  s.blocks_free = 10;
+  s.kv.bytes_loaded = 1 << 20;
+  s.kv.bytes_saved = 1 << 19;
+  s.kv.load_us = 2'500'000;
+  s.step_sizes.pages_loaded.observe(120);
+  const std::string page = Metrics("m",
+                                   {.block_bytes = 1000,
+                                    .num_blocks = 40,
+                                    .frame_bytes = 256,
+                                    .num_frames = 6,
+                                    .num_records = 60},
+                                   100)
+                               .render(s);
+  EXPECT_NE(page.find("num_gpu_blocks=\"100\",num_cpu_blocks=\"40\",num_disk_blocks=\"60\""),
+            std::string::npos)
+      << "a block counts once, in the tier that is its home: " << page;
+  for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
+           {"spillway:tier_blocks" + label(",tier=\"device\""), "6"},
+           {"spillway:tier_blocks" + label(",tier=\"host\""), "40"},
+           {"spillway:tier_blocks" + label(",tier=\"disk\""), "60"},
+           {"spillway:step_pages_loaded_sum" + label(), "120"},
+           {"spillway:step_pages_loaded_bucket" + label(",le=\"64\""), "0"},
+           {"spillway:step_pages_loaded_bucket" + label(",le=\"256\""), "1"},
+           {"vllm:kv_offload_load_bytes_total" + label(), "1048576"},
+           {"vllm:kv_offload_store_bytes_total" + label(), "524288"},
+           {"vllm:kv_offload_load_time_total" + label(), "2.5"},
+           {"vllm:kv_offload_cpu_cache_usage_perc" + label(), "0.75"},
+           {"vllm:kv_offload_cpu_allocation_size" + label(), "40000"}}) {
+    EXPECT_TRUE(has_line(page, name + " " + value)) << name << "\n" << page;
+  }
+}
+
+// What a routing or scaling decision reads: who waits for what, and where prompts came from.
+TEST(Metrics, WaitingAndPromptsAreSplitWithoutRest) {
+  core::EngineSnapshot s;
+  s.requests_waiting = 5;
+  s.requests_deferred = 2;
+  s.requests_running = 4;
+  s.requests_put_back = 1;
+  s.prompt_tokens = 1000;
+  s.prompt_tokens_cached = 600;
+  s.prompt_tokens_disk = 250;
+  s.disk_cache_queries = 400;
+  s.disk_cache_hits = 250;
+  s.step_sizes.tokens.observe(1);
+  s.step_sizes.tokens.observe(16385);
+  s.step_sizes.sequences.observe(3);
+  const std::string page = Metrics("m", {}, 100).render(s);
+  for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
+           {"vllm:num_requests_running" + label(), "4"},
+           {"spillway:requests_put_back" + label(), "1"},
+           {"vllm:num_requests_waiting_by_reason" + label(",reason=\"capacity\""), "3"},
+           {"vllm:num_requests_waiting_by_reason" + label(",reason=\"deferred\""), "2"},
+           {"vllm:prompt_tokens_by_source_total" + label(",source=\"local_compute\""), "400"},
+           {"vllm:prompt_tokens_by_source_total" + label(",source=\"local_cache_hit\""), "350"},
+           {"vllm:prompt_tokens_by_source_total" + label(",source=\"external_kv_transfer\""),
+            "250"},
+           {"vllm:external_prefix_cache_queries_total" + label(), "400"},
+           {"vllm:external_prefix_cache_hits_total" + label(), "250"},
+           {"vllm:iteration_tokens_total_bucket" + label(",le=\"1\""), "1"},
+           {"vllm:iteration_tokens_total_bucket" + label(",le=\"16384\""), "1"},
+           {"vllm:iteration_tokens_total_bucket" + label(",le=\"+Inf\""), "2"},
+           {"vllm:iteration_tokens_total_sum" + label(), "16386"},
+           {"spillway:step_sequences_bucket" + label(",le=\"4\""), "1"}}) {
+    EXPECT_TRUE(has_line(page, name + " " + value)) << name << "\n" << page;
+  }
+  EXPECT_EQ(page.find("kv_offload"), std::string::npos) << "no host tier, nothing is offloaded";
+}
+
 TEST(Metrics, FinishedRequestsFillTheHistograms) {
   Metrics metrics("m", {}, 1000);
   FinishedRequest r{.reason = core::FinishReason::kLength,
                     .prompt_tokens = 100,
+                    .cached_tokens = 64,
                     .generated_tokens = 3,
                     .max_tokens = 3,
+                    .preemptions = 2,
                     .arrival_us = 1'000'000,
+                    .queued_us = 1'100'000,
                     .scheduled_us = 1'500'000,
                     .first_token_us = 3'000'000,
                     .last_token_us = 3'400'000,
                     .finished_us = 3'400'000};
   metrics.on_finished(r);
+  metrics.on_request(2, 3);
   metrics.on_token_gap(200'000);
   const std::string page = metrics.render({});
   EXPECT_TRUE(has_line(page, "vllm:time_to_first_token_seconds_sum" + label() + " 2"));
@@ -125,12 +203,16 @@ TEST(Metrics, FinishedRequestsFillTheHistograms) {
       has_line(page, "vllm:time_to_first_token_seconds_bucket" + label(",le=\"2.5\"") + " 1"));
   EXPECT_TRUE(
       has_line(page, "vllm:time_to_first_token_seconds_bucket" + label(",le=\"+Inf\"") + " 1"));
-  EXPECT_TRUE(has_line(page, "vllm:request_queue_time_seconds_sum" + label() + " 0.5"));
+  EXPECT_TRUE(has_line(page, "vllm:request_queue_time_seconds_sum" + label() + " 0.4"));
   EXPECT_TRUE(has_line(page, "vllm:request_prefill_time_seconds_sum" + label() + " 1.5"));
   EXPECT_TRUE(
       has_line(page, "vllm:request_decode_time_seconds_bucket" + label(",le=\"0.5\"") + " 1"));
   EXPECT_TRUE(has_line(page, "vllm:request_time_per_output_token_seconds_sum" + label() + " 0.2"));
   EXPECT_TRUE(has_line(page, "vllm:inter_token_latency_seconds_sum" + label() + " 0.2"));
+  EXPECT_TRUE(has_line(page, "vllm:request_prefill_kv_computed_tokens_sum" + label() + " 36"));
+  EXPECT_TRUE(has_line(page, "vllm:request_num_preemptions_sum" + label() + " 2"));
+  EXPECT_TRUE(has_line(page, "vllm:request_params_n_sum" + label() + " 2"));
+  EXPECT_TRUE(has_line(page, "vllm:request_max_num_generation_tokens_sum" + label() + " 3"));
   EXPECT_TRUE(has_line(page, "vllm:request_prompt_tokens_bucket" + label(",le=\"50\"") + " 0"));
   EXPECT_TRUE(has_line(page, "vllm:request_prompt_tokens_bucket" + label(",le=\"100\"") + " 1"));
   EXPECT_TRUE(
@@ -156,6 +238,11 @@ TEST(Metrics, HttpAnswersHaveBoundedLabels) {
   const std::string page = metrics.render({});
   EXPECT_NE(page.find("method=\"POST\",handler=\"/v1/completions\",status=\"200\"} 1"),
             std::string::npos);
+  EXPECT_NE(page.find("http_request_duration_seconds_count" +
+                      std::string("{engine=\"0\",model_name=\"m\\\"\\\\\\n\",method=\"POST\","
+                                  "handler=\"/v1/completions\"} 1")),
+            std::string::npos)
+      << page;
   EXPECT_NE(page.find("method=\"other\",handler=\"none\",status=\"404\"} 1"), std::string::npos);
   EXPECT_NE(page.find("model_name=\"m\\\"\\\\\\n\""), std::string::npos)
       << "label values are escaped";
