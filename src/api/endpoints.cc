@@ -10,19 +10,12 @@
 #include "api/json_writer.h"
 #include "api/page.h"
 #include "api/prepare.h"
+#include "api/request_record.h"
 
 namespace api {
 namespace {
 
-constexpr size_t kRequestIdBytesMax = 128;
-
 enum class Access { kOpen, kKeyed };
-
-// Ids that come from outside go back into a header: printable ASCII only.
-bool usable_request_id(std::string_view id) {
-  return !id.empty() && id.size() <= kRequestIdBytesMax &&
-         std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c < 0x7F; });
-}
 
 // Takes the same time wherever the keys differ, and whatever their lengths: digests are compared.
 bool same_secret(std::string_view a, std::string_view b) {
@@ -42,16 +35,13 @@ bool has_key(const Service& service, const http::Request& request) {
          same_secret(value.substr(kBearer.size()), key);
 }
 
-// Adds a route with the request id and, for keyed ones, the API key.
+// Adds a route with the request's record and, for keyed ones, the API key.
 void add(http::Router& router, Service& service, const char* method, const char* path,
          Access access, http::Handler handler) {
   router.add(method, path,
-             [&service, access,
+             [&service, access, path,
               handler = std::move(handler)](http::Exchange& exchange) -> http::Task<void> {
-               const auto given = exchange.request().header("x-request-id");
-               exchange.set_header("x-request-id", given && usable_request_id(*given)
-                                                       ? std::string(*given)
-                                                       : service.random_hex());
+               const RequestRecord record(service, exchange, path);
                if (access == Access::kKeyed && !has_key(service, exchange.request())) {
                  http::Response response =
                      error_response({Problem::kInvalidApiKey, "The API key is missing or wrong."});

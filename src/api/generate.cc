@@ -6,6 +6,7 @@
 #include "api/answer_format.h"
 #include "api/choice.h"
 #include "api/prepare.h"
+#include "api/request_record.h"
 #include "base/log.h"
 
 namespace api {
@@ -15,8 +16,12 @@ namespace {
 // destructor cancels what still runs and tells the metrics.
 class Generation {
  public:
-  Generation(Service& service, Prepared prepared, int64_t arrival_us)
-      : service_(service), prepared_(std::move(prepared)), arrival_us_(arrival_us) {
+  // `record`: of the request; it outlives this.
+  Generation(Service& service, Prepared prepared, RequestRecord& record, int64_t arrival_us)
+      : service_(service),
+        prepared_(std::move(prepared)),
+        record_(record),
+        arrival_us_(arrival_us) {
     ++service_.generating;
   }
   Generation(const Generation&) = delete;
@@ -59,9 +64,11 @@ class Generation {
 
   Service& service_;
   Prepared prepared_;
+  RequestRecord& record_;
   int64_t arrival_us_;
   std::vector<Running> running_;  // by index of the choice
   size_t open_ = 0;
+  int32_t generated_max_ = 0;
 };
 
 core::Request Generation::make_request(const PreparedPrompt& prompt, int32_t k,
@@ -86,7 +93,7 @@ core::Request Generation::make_request(const PreparedPrompt& prompt, int32_t k,
 // All sequences, or none and the reason.
 std::optional<ApiError> Generation::submit(const std::function<void()>& wake) {
   const GenerateRequest& r = prepared_.request;
-  const uint64_t seed = r.seed ? static_cast<uint64_t>(*r.seed) : service_.random();
+  const uint64_t seed = r.seed ? static_cast<uint64_t>(*r.seed) : service_.draw_seed();
   running_.reserve(prepared_.prompts.size() * static_cast<size_t>(r.n));
   for (const PreparedPrompt& prompt : prepared_.prompts) {
     for (int32_t k = 0; k < r.n; ++k) {
@@ -134,9 +141,14 @@ void Generation::finish(Running& running) {
   // Unfinished, or ended by its text: the engine would go on.
   if (!running.choice.finished() || running.choice.stopped_by_text())
     service_.engine().cancel(running.id);
-  service_.metrics().on_finished(running.choice.story(http::monotonic_us()));
+  const telemetry::FinishedRequest story = running.choice.story(http::monotonic_us());
+  service_.metrics().on_finished(story);
+  record_.add_sequence(story, running.events->pages(), running.first_of_prompt);
   running.told = true;
-  if (open_ > 0) --open_;
+  generated_max_ = std::max(generated_max_, running.choice.completion_tokens());
+  if (open_ > 0 && --open_ == 0) {
+    service_.metrics().on_request(prepared_.request.n, generated_max_);
+  }
 }
 
 const std::string* Generation::error() const {
@@ -255,7 +267,8 @@ http::Task<void> generate(Service& service, http::Exchange& exchange, Endpoint e
     co_await exchange.respond(std::move(response));
     co_return;
   }
-  Generation generation(service, std::move(std::get<Prepared>(*outcome)), arrival_us);
+  Generation generation(service, std::move(std::get<Prepared>(*outcome)),
+                        RequestRecord::of(exchange), arrival_us);
   if (const auto error = generation.submit(exchange.waker())) {
     http::Response response = error_response(*error);
     co_await exchange.respond(std::move(response));

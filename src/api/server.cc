@@ -20,7 +20,8 @@ struct Server::State {
     http::ServerOptions made{.limits = options.limits, .make_error = refusal_response};
     made.on_answer = [this](const http::Request& request, std::string_view route, int status,
                             int64_t duration_us) {
-      LOG_DEBUG("{} {} {} {} us", request.method, request.path, status, duration_us);
+      // Those with a route have a record, which says more.
+      if (route.empty()) LOG_DEBUG("{} {} {}", request.method, request.path, status);
       if (service.loaded()) service.metrics().on_answer(request.method, route, status, duration_us);
     };
     return made;
@@ -59,7 +60,7 @@ void Server::State::on_loaded(base::Result<Backend> loaded) {
     return;
   }
   service.set_backend(std::move(loaded).value());
-  log_status(service.engine().snapshot());
+  if (service.options().log_status) log_status(service.engine().snapshot());
   const ServerOptions& options = service.options();
   if (options.on_ready) {
     options.on_ready(http.port());

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -42,6 +43,9 @@ struct ServerOptions {
   // Called on the I/O thread once the model is loaded, with the port. Default: prints "spillway:
   // serving NAME at URL".
   std::function<void(uint16_t port)> on_ready;
+  std::optional<uint64_t> seed;  // of the draws of requests without one; none: random
+  bool log_requests = true;      // a line for each (request_record.h)
+  bool log_status = true;        // a line every 10 s, unless idle
   bool handle_signals = true;
 };
 

@@ -11,6 +11,7 @@ namespace api {
 Service::Service(const ServerOptions& options)
     : options_(options),
       random_(std::random_device{}()),
+      draws_(options.seed.value_or(random_())),
       workers_(options.text_workers, static_cast<size_t>(options.text_queue)) {}
 
 void Service::set_backend(Backend backend) {

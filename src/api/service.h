@@ -80,6 +80,8 @@ class Service {
 
   core::RequestId next_request_id() { return core::RequestId{++last_request_id_}; }
   uint64_t random() { return random_(); }
+  // For a request without a seed.
+  uint64_t draw_seed() { return draws_(); }
   std::string random_hex();  // 32 digits
 
   // Answers being generated: what a drain waits for.
@@ -91,7 +93,7 @@ class Service {
   ServedModel model_;
   std::unique_ptr<telemetry::Metrics> metrics_;
   std::unique_ptr<telemetry::LiveMeter> live_meter_;
-  std::mt19937_64 random_;
+  std::mt19937_64 random_, draws_;
   uint64_t last_request_id_ = 0;
   bool draining_ = false;
   TextWorkers workers_;  // last: its jobs use the model

@@ -11,6 +11,7 @@
 // for the waker.
 #pragma once
 
+#include <any>
 #include <boost/asio/awaitable.hpp>
 #include <chrono>
 #include <functional>
@@ -63,11 +64,15 @@ class Exchange {
   bool answered() const { return status_ != 0; }
   int status() const { return status_; }  // 0 until answered
 
+  // What the handler's layer keeps with the request; nothing here looks at it.
+  std::any& attachment() { return attachment_; }
+
  private:
   friend class Connection;
   Connection& connection_;
   Request request_;
   std::vector<Header> headers_;
+  std::any attachment_;
   int status_ = 0;
   bool streaming_ = false;
 };
