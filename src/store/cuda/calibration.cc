@@ -59,7 +59,7 @@ struct Pools {
     return pools;
   }
 
-  GatherArgs gather(int run, int num_blocks) const {
+  GatherArgs gather(int run, int num_blocks, int64_t bytes_in_flight) const {
     const int64_t first = run % (num_pages / batch) * batch;
     const auto* list = lists.as<int32_t>();
     return {.homes = homes.data(),
@@ -72,7 +72,8 @@ struct Pools {
             .list_stride = batch,
             .num_blocks = num_blocks,
             .cluster_blocks = 2,
-            .own_sms = true};
+            .own_sms = true,
+            .bytes_in_flight = bytes_in_flight};
   }
 
   // Groups of kRunPages at the places of a permutation.
@@ -93,6 +94,7 @@ struct Pools {
 struct LoadTrial {
   LoadMethod method = LoadMethod::kBulk;
   int blocks = 0;
+  int64_t bytes_in_flight = kGatherBytesInFlight;
   double gb_per_s = 0.0;
 };
 
@@ -102,7 +104,7 @@ base::Result<double> measure_gather(device::cuda::Stream& stream, const Pools& p
   ASSIGN_OR_RETURN(const Event end, Event::create(true));
   std::vector<double> times;
   for (int run = 0; run <= kRuns; ++run) {
-    const GatherArgs args = pools.gather(run, trial.blocks);
+    const GatherArgs args = pools.gather(run, trial.blocks, trial.bytes_in_flight);
     stream.record(begin);
     trial.method == LoadMethod::kBulk ? gather_bulk(stream.handle(), args)
                                       : gather_uva(stream.handle(), args);
@@ -121,20 +123,24 @@ base::Result<void> choose_load(const device::cuda::GpuInfo& gpu, const Pools& po
   std::vector<LoadTrial> trials = {
       {LoadMethod::kUva, 4}, {LoadMethod::kUva, 8}, {LoadMethod::kUva, 16}};
   if (gpu.is_hopper()) {
-    trials.insert(trials.begin(),
-                  {{LoadMethod::kBulk, 2}, {LoadMethod::kBulk, 4}, {LoadMethod::kBulk, 8}});
+    trials.insert(trials.begin(), {{LoadMethod::kBulk, 2},
+                                   {LoadMethod::kBulk, 4},
+                                   {LoadMethod::kBulk, 8},
+                                   {LoadMethod::kBulk, 4, 2 * kGatherBytesInFlight}});
   }
   double best = 0.0;
   for (LoadTrial& trial : trials) {
     ASSIGN_OR_RETURN(trial.gb_per_s, measure_gather(stream, pools, trial));
     best = std::max(best, trial.gb_per_s);
-    rows->push_back(
-        {fmt::format("{} x {}", core::name(trial.method), trial.blocks), trial.gb_per_s});
+    rows->push_back({fmt::format("{} x {}, {} KB in flight", core::name(trial.method), trial.blocks,
+                                 trial.bytes_in_flight >> 10),
+                     trial.gb_per_s});
   }
   const auto at = std::ranges::find_if(
       trials, [&](const LoadTrial& trial) { return trial.gb_per_s >= 0.97 * best; });
   chosen->load = at->method;
   chosen->gather_blocks = at->blocks;
+  chosen->bytes_in_flight = at->bytes_in_flight;
   return {};
 }
 
@@ -183,9 +189,11 @@ bool parse_choice(const std::string& text, Calibration* found) {
   std::istringstream words(text);
   std::string load, save, rest;
   int blocks = 0;
-  if (!(words >> load >> blocks >> save) || words >> rest) return false;
+  int64_t bytes = 0;
+  if (!(words >> load >> blocks >> bytes >> save) || words >> rest) return false;
   if (blocks < 1 || blocks > 64) return false;
-  Calibration parsed{.gather_blocks = blocks};
+  if (bytes < kGatherBytesInFlight || bytes > 2 * kGatherBytesInFlight) return false;
+  Calibration parsed{.gather_blocks = blocks, .bytes_in_flight = bytes};
   for (const auto method : {LoadMethod::kUva, LoadMethod::kBulk}) {
     if (load == core::name(method)) parsed.load = method;
   }
@@ -236,8 +244,9 @@ void keep_calibration(const std::string& file, const device::cuda::GpuInfo& gpu,
     if (!line.starts_with(own)) text += line + "\n";
   }
   lines.close();
-  text += fmt::format("{}{} {} {}\n", own, core::name(calibration.load), calibration.gather_blocks,
-                      core::name(calibration.save));
+  text +=
+      fmt::format("{}{} {} {} {}\n", own, core::name(calibration.load), calibration.gather_blocks,
+                  calibration.bytes_in_flight, core::name(calibration.save));
   // Renamed into place: another process never reads half a file.
   const std::string written = file + ".new";
   std::error_code failed;
