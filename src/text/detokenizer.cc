@@ -1,5 +1,7 @@
 #include "text/detokenizer.h"
 
+#include <algorithm>
+
 #include "text/utf8.h"
 
 namespace text {
@@ -10,7 +12,9 @@ Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special, Place pl
       strip_spaces_left_(place == Place::kFromStart ? tokenizer.data().decode_strip_spaces : 0) {}
 
 std::string Detokenizer::push(core::TokenId id) {
-  if (skip_special_ && tokenizer_.is_special(id)) return {};
+  if (skip_special_ && tokenizer_.is_special(id) &&
+      std::find(shown_.begin(), shown_.end(), id) == shown_.end())
+    return {};
   std::string_view bytes = tokenizer_.token_bytes(id);
   while (strip_spaces_left_ > 0 && !bytes.empty()) {
     if (bytes[0] != ' ') {

@@ -23,6 +23,8 @@ class Detokenizer {
   // from its start drops the space that encoding put there, as Tokenizer::decode does.
   enum class Place : uint8_t { kContinues, kFromStart };
   Detokenizer(const Tokenizer& tokenizer, bool skip_special, Place place = Place::kContinues);
+  // Special tokens to write all the same: those that a parser behind looks for.
+  void show(std::vector<core::TokenId> tokens) { shown_ = std::move(tokens); }
   // Text that became certain with this token; may be empty. REQUIRES: id in range.
   std::string push(core::TokenId id);
   // What is still held back, as U+FFFD; call once at the end.
@@ -31,6 +33,7 @@ class Detokenizer {
  private:
   const Tokenizer& tokenizer_;
   bool skip_special_;
+  std::vector<core::TokenId> shown_;
   int32_t strip_spaces_left_;
   std::string held_;
 };

@@ -1,0 +1,57 @@
+// Goal: what a grammar lets a model write is what the parser of the format reads. Method: texts put
+// together as the grammar says, read back.
+#include "text/tool_grammar.h"
+
+#include <gtest/gtest.h>
+
+namespace text {
+namespace {
+
+using nlohmann::ordered_json;
+
+const ordered_json kTools = ordered_json::parse(R"([
+  {"type":"function","function":{"name":"a","parameters":{"type":"object","properties":{"k":{"type":"string"}}}}},
+  {"type":"function","function":{"name":"b"}}])");
+
+std::string written(const ToolCallGrammar& grammar, const std::string& arguments) {
+  std::string text = grammar.before;
+  for (const CallGrammar& call : grammar.calls) {
+    if (&call != &grammar.calls.front()) text += grammar.separator;
+    text += call.begin + arguments + call.end;
+  }
+  return text + grammar.after;
+}
+
+TEST(ToolGrammar, ParsersReadWhatItAllows) {
+  for (const CallFormat format : {CallFormat::kHermes, CallFormat::kQwen3Coder,
+                                  CallFormat::kLlama3Json, CallFormat::kMistral}) {
+    const ToolCallGrammar grammar = tool_call_grammar(format, kTools, "", /*parallel=*/true);
+    EXPECT_FALSE(grammar.single);
+    ASSERT_EQ(grammar.calls.size(), 2u);
+    EXPECT_EQ(grammar.calls[0].schema, kTools[0]["function"]["parameters"]);
+    EXPECT_EQ(grammar.calls[1].schema["type"], "object");
+    const bool xml = grammar.arguments == ToolCallGrammar::Arguments::kQwenXml;
+    OutputParser parser({.calls = format, .tools = &kTools});
+    OutputPiece piece;
+    parser.push(written(grammar, xml ? "<parameter=k>\nv\n</parameter>" : R"({"k": "v"})"), piece);
+    parser.finish(piece);
+    EXPECT_EQ(piece.content, "") << name_of(format);
+    ASSERT_EQ(piece.calls.size(), 2u) << name_of(format);
+    EXPECT_EQ(piece.calls[0].name, "a");
+    EXPECT_EQ(piece.calls[1].name, "b");
+    for (const CallPiece& call : piece.calls) EXPECT_EQ(call.arguments, R"({"k": "v"})");
+    EXPECT_TRUE(parser.calls_complete());
+    EXPECT_EQ(parser.calls_ended(), 2);
+  }
+}
+
+TEST(ToolGrammar, OnlyTheNamedTool) {
+  const ToolCallGrammar grammar =
+      tool_call_grammar(CallFormat::kHermes, kTools, "b", /*parallel=*/false);
+  EXPECT_TRUE(grammar.single);
+  ASSERT_EQ(grammar.calls.size(), 1u);
+  EXPECT_EQ(grammar.calls[0].begin, "<tool_call>\n{\"name\": \"b\", \"arguments\": ");
+}
+
+}  // namespace
+}  // namespace text
