@@ -162,6 +162,20 @@ void add_listen_options(CLI::App& command, ListenOptions* o) {
       ->check(CLI::ExistingFile)
       ->group(kServer);
   command
+      .add_option("--tool-call-parser", o->tool_call_parser,
+                  "how the model writes calls of tools: hermes, qwen3_coder, llama3_json, mistral, "
+                  "none, or auto: as its chat template shows")
+      ->check(CLI::IsMember({"auto", "none", "hermes", "qwen3_coder", "llama3_json", "mistral"}))
+      ->capture_default_str()
+      ->group(kServer);
+  command
+      .add_option("--reasoning-parser", o->reasoning_parser,
+                  "how it marks reasoning: deepseek_r1, qwen3, none, or auto: as its chat template "
+                  "shows")
+      ->check(CLI::IsMember({"auto", "none", "deepseek_r1", "qwen3"}))
+      ->capture_default_str()
+      ->group(kServer);
+  command
       .add_option("--shutdown-timeout", o->shutdown_timeout_s,
                   "seconds that running requests get after SIGTERM")
       ->check(CLI::Range(0, 86400))

@@ -48,6 +48,8 @@ struct ListenOptions {
   std::string served_model_name;
   std::string api_key;
   std::string chat_template;  // path; "" = the model's own
+  std::string tool_call_parser = "auto";
+  std::string reasoning_parser = "auto";
   int32_t shutdown_timeout_s = 30;
 };
 

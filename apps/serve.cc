@@ -63,6 +63,8 @@ base::Result<void> serve(const ServingOptions& options, const ListenOptions& lis
   server.api_key = listen.api_key;
   server.served_model_name = served_name(options, listen);
   server.version = SPILLWAY_VERSION;
+  server.tool_call_parser = listen.tool_call_parser;
+  server.reasoning_parser = listen.reasoning_parser;
   // Requests wait first for a text worker, then for the engine: the one bound holds for both
   // places. More than all connections cannot wait.
   server.text_queue =

@@ -9,16 +9,52 @@ namespace api {
 
 using engine::Event;
 
+namespace {
+
+// A good mixing of 64 bits (splitmix64): each call advances `state`.
+uint64_t mix(uint64_t& state) {
+  uint64_t z = state += 0x9e3779b97f4a7c15;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+void Delta::append(Delta next) {
+  text += next.text;
+  reasoning += next.reasoning;
+  for (ToolCallDelta& call : next.calls) {
+    if (!calls.empty() && calls.back().index == call.index) {
+      calls.back().arguments += call.arguments;
+    } else {
+      calls.push_back(std::move(call));
+    }
+  }
+  tokens.insert(tokens.end(), std::make_move_iterator(next.tokens.begin()),
+                std::make_move_iterator(next.tokens.end()));
+}
+
 Choice::Choice(const Prepared& prepared, const PreparedPrompt& prompt, const ServedModel& model,
-               int64_t arrival_us)
+               int64_t arrival_us, uint64_t id_seed)
     : request_(prepared.request),
       model_(model),
       prompt_tokens_(static_cast<int32_t>(prompt.tokens.size())),
       max_tokens_(prompt.max_tokens),
       detokenizer_(*model.tokenizer, prepared.request.skip_special_tokens),
+      id_seed_(id_seed),
       prompt_logprobs_(prompt.tokens.size()) {
   times_.arrival_us = times_.queued_us = arrival_us;
   if (!request_.stop.empty()) matcher_.emplace(request_.stop, request_.include_stop_str_in_output);
+  if (request_.parses_output()) {
+    const bool calls = request_.looks_for_calls();
+    parser_.emplace(
+        text::OutputParserOptions{.calls = calls ? model.call_format : text::CallFormat::kNone,
+                                  .reasoning = model.reasoning_format,
+                                  .prompt = prompt.reasoning,
+                                  .tools = calls ? &request_.tools : nullptr});
+    detokenizer_.show(model.marker_tokens);
+  }
   if (request_.echo) text_length_ = utf8_length(prompt.text);
 }
 
@@ -41,9 +77,12 @@ bool Choice::take(Event event, int64_t now_us, Delta& delta) {
       return false;
     case Event::Kind::kToken:
       take_token(std::move(event), now_us, delta);
-      return finished() || !held_ || !delta.text.empty() || !delta.tokens.empty();
+      if (finished() && parser_) finish_parser(delta);
+      // Behind a parser a token is no news as long as its text is not certain.
+      return finished() || !delta.empty() || (!held_ && !parser_);
     case Event::Kind::kFinished:
       end(event, delta);
+      if (parser_) finish_parser(delta);
       return true;
   }
   return false;
@@ -89,14 +128,58 @@ void Choice::add_token(const Event& event, bool with_text, Delta& delta) {
 void Choice::add_text(const std::string& text, Delta& delta) {
   // Stop strings count from min_tokens on; text before that is no part of one.
   if (!matcher_ || completion_tokens_ <= request_.sampling.min_tokens) {
+    return put_out(text, delta);
+  }
+  text::StopMatcher::Piece piece = matcher_->push(text);
+  put_out(piece.text, delta);
+  if (!piece.stop) return;
+  stop_string_ = std::move(piece.stop);
+  stopped_by_text_ = true;
+  reason_ = core::FinishReason::kStop;
+}
+
+void Choice::put_out(std::string_view text, Delta& delta) {
+  if (!parser_) {
     delta.text += text;
     return;
   }
-  text::StopMatcher::Piece piece = matcher_->push(text);
-  delta.text += piece.text;
-  if (!piece.stop) return;
-  stop_string_ = std::move(piece.stop);
+  text::OutputPiece piece;
+  parser_->push(text, piece);
+  move_piece(std::move(piece), delta);
+  if (finished() || request_.parallel_tool_calls || parser_->calls_ended() == 0) return;
+  stopped_by_text_ = true;
   reason_ = core::FinishReason::kStop;
+}
+
+void Choice::finish_parser(Delta& delta) {
+  text::OutputPiece piece;
+  parser_->finish(piece);
+  if (stopped_by_call()) return;  // what it held is behind the one call
+  move_piece(std::move(piece), delta);
+}
+
+void Choice::move_piece(text::OutputPiece piece, Delta& delta) {
+  delta.text += piece.content;
+  delta.reasoning += piece.reasoning;
+  says_more_ |= !piece.reasoning.empty() || !piece.calls.empty();
+  for (text::CallPiece& call : piece.calls) {
+    // Of a text that has ended by its first call, what comes behind it is not wanted.
+    if (!request_.parallel_tool_calls && call.index > 0) continue;
+    ToolCallDelta& out = delta.calls.emplace_back();
+    out.index = call.index;
+    if (!call.name.empty()) out.id = next_call_id();
+    out.name = std::move(call.name);
+    out.arguments = std::move(call.arguments);
+  }
+}
+
+// Mistral's templates take ids of nine letters and digits only.
+std::string Choice::next_call_id() {
+  constexpr std::string_view kDigits = "0123456789abcdefghijklmnopqrstuvwxyz";
+  const bool is_short = model_.call_format == text::CallFormat::kMistral;
+  std::string id = is_short ? "" : "call_";
+  for (int i = is_short ? 9 : 24; i > 0; --i) id += kDigits[mix(id_seed_) % kDigits.size()];
+  return id;
 }
 
 void Choice::end(const Event& event, Delta& delta) {
@@ -114,7 +197,8 @@ void Choice::end(const Event& event, Delta& delta) {
   if (finished()) {  // the last text completed a stop string
     return;
   }
-  if (matcher_) delta.text += matcher_->finish();
+  if (matcher_) put_out(matcher_->finish(), delta);
+  if (finished()) return;
   reason_ = event.reason;
   stop_token_ = event.stop_token;
   error_ = event.error;

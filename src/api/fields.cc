@@ -28,6 +28,7 @@ nlohmann::ordered_json to_json(Value value, size_t& nodes_left) {
     case Type::OBJECT: {
       auto out = nlohmann::ordered_json::object();
       for (const auto& [key, item] : simdjson::dom::object(value)) {
+        if (out.size() == kKeysMax) nodes_left = 0;
         if (nodes_left == 0) break;
         out[std::string(key)] = to_json(item, nodes_left);
       }
@@ -143,11 +144,13 @@ std::string_view clip(std::string_view text) {
   return text.substr(0, 64);
 }
 
-Failure read_free_form(Value value, std::string_view name, nlohmann::ordered_json& out) {
-  size_t nodes_left = kFreeFormNodesMax;
+Failure read_free_form(Value value, std::string_view name, nlohmann::ordered_json& out,
+                       size_t nodes_max) {
+  size_t nodes_left = nodes_max;
   out = to_json(value, nodes_left);
   if (nodes_left > 0) return std::nullopt;
-  return invalid(name, "`{}` must hold fewer than {} values.", name, kFreeFormNodesMax);
+  return invalid(name, "`{}` must hold fewer than {} values, and at most {} in one object.", name,
+                 nodes_max, kKeysMax);
 }
 
 }  // namespace api

@@ -50,10 +50,12 @@ Failure read_string(Value value, std::string_view name, std::string& out);
 Failure read_token_ids(Value value, std::string_view name, int32_t vocab_size, size_t count_max,
                        std::vector<core::TokenId>& out);
 
-// A free-form value for templates. Errors: more than kFreeFormNodesMax values in it (objects keep
-// their order and are searched from the front, so their size must be bounded).
+// A free-form value for templates. Errors: more than `nodes_max` values in it, or kKeysMax in one
+// object (objects keep their order and are searched from the front).
 inline constexpr size_t kFreeFormNodesMax = 4096;
-Failure read_free_form(Value value, std::string_view name, nlohmann::ordered_json& out);
+inline constexpr size_t kKeysMax = 1024;
+Failure read_free_form(Value value, std::string_view name, nlohmann::ordered_json& out,
+                       size_t nodes_max = kFreeFormNodesMax);
 
 // At most 64 bytes of a client's text, for messages.
 std::string_view clip(std::string_view text);

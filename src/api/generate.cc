@@ -108,11 +108,12 @@ std::optional<ApiError> Generation::submit(const std::function<void()>& wake) {
         }
         return from_engine_error(submitted.error());
       }
-      running_.push_back({.id = id,
-                          .events = std::move(events),
-                          .choice = Choice(prepared_, prompt, service_.model(), arrival_us_),
-                          .prompt = &prompt,
-                          .first_of_prompt = k == 0});
+      running_.push_back(
+          {.id = id,
+           .events = std::move(events),
+           .choice = Choice(prepared_, prompt, service_.model(), arrival_us_, service_.random()),
+           .prompt = &prompt,
+           .first_of_prompt = k == 0});
     }
   }
   open_ = running_.size();
@@ -193,10 +194,7 @@ http::Task<void> answer_whole(http::Exchange& exchange, Generation& generation,
   const std::chrono::milliseconds long_time{3'600'000};
   while (true) {
     generation.pump([](Generation::Running& running, size_t, Delta delta) {
-      running.whole.text += delta.text;
-      running.whole.tokens.insert(running.whole.tokens.end(),
-                                  std::make_move_iterator(delta.tokens.begin()),
-                                  std::make_move_iterator(delta.tokens.end()));
+      running.whole.append(std::move(delta));
     });
     if (generation.finished() || generation.error() != nullptr) break;
     co_await exchange.wait(long_time);

@@ -29,6 +29,12 @@ inline constexpr size_t kLogitBiasMax = 1024;
 inline constexpr size_t kJsonDepthMax = 64;
 inline constexpr int32_t kCompletionTokensDefault = 16;
 
+enum class ToolChoiceKind : uint8_t { kAuto, kNone, kRequired, kNamed };
+struct ToolChoice {
+  ToolChoiceKind kind = ToolChoiceKind::kAuto;
+  std::string name;  // kNamed: one of the tools
+};
+
 using PromptInput = std::variant<std::string, std::vector<core::TokenId>>;
 
 struct GenerateRequest {
@@ -39,7 +45,15 @@ struct GenerateRequest {
   std::vector<PromptInput> prompts;
   bool prompt_is_list = false;
   bool echo = false;
-  nlohmann::ordered_json messages;  // array of objects with string contents; null when absent
+  // Array of objects; null when absent. Contents are strings, or null where an assistant only
+  // called tools; arguments of past calls are objects, or the text as it came where it is none.
+  nlohmann::ordered_json messages;
+  // Array of OpenAI function tools as they came, each with `function.name`; null when there are
+  // none.
+  nlohmann::ordered_json tools;
+  ToolChoice tool_choice;
+  bool parallel_tool_calls = true;
+  std::string reasoning_effort;            // for templates; "" = not given
   nlohmann::ordered_json template_kwargs;  // object or null
   nlohmann::ordered_json documents;        // array or null
   std::optional<bool> add_generation_prompt;
@@ -66,6 +80,12 @@ struct GenerateRequest {
   bool return_token_strs = false;     // tokenize
   std::vector<core::TokenId> tokens;  // detokenize
   bool has_tokens = false;
+
+  // The answer is a chat's: reasoning and calls are taken out of its text.
+  bool parses_output() const { return !messages.is_null(); }
+  bool looks_for_calls() const {
+    return !tools.is_null() && tool_choice.kind != ToolChoiceKind::kNone;
+  }
 };
 
 }  // namespace api

@@ -16,6 +16,30 @@ void append_usage(std::string& out, const Usage& usage) {
       usage.cached_tokens);
 }
 
+// An object and a comma. Streams number calls, and name them in their first piece only.
+void append_call(std::string& out, const ToolCallDelta& call, bool with_index) {
+  out += '{';
+  if (with_index) {
+    out += "\"index\":";
+    append_json_int(out, call.index);
+    out += ',';
+  }
+  if (!call.id.empty()) {
+    out += "\"id\":";
+    append_json_string(out, call.id);
+    out += ",\"type\":\"function\",";
+  }
+  out += "\"function\":{";
+  if (!call.name.empty()) {
+    out += "\"name\":";
+    append_json_string(out, call.name);
+    out += ',';
+  }
+  out += "\"arguments\":";
+  append_json_string(out, call.arguments);
+  out += "}},";
+}
+
 }  // namespace
 
 OpenAiFormat::OpenAiFormat(const GenerateRequest& request, const ServedModel& model,
@@ -40,9 +64,8 @@ std::string OpenAiFormat::chunk(const ChoiceView& view, bool first, const Usage&
   append_json_int(out, static_cast<int64_t>(view.index));
   const std::string& text = view.delta.text;
   if (chat()) {
-    out += first ? ",\"delta\":{\"role\":\"assistant\",\"content\":" : ",\"delta\":{\"content\":";
-    append_json_string(out, text);
-    out += '}';
+    out += ",\"delta\":";
+    append_message(out, view, /*whole=*/false, first);
   } else {
     out += ",\"text\":";
     append_json_string(out, first && request_.echo ? view.prompt.text + text : text);
@@ -101,9 +124,8 @@ void OpenAiFormat::append_choice(std::string& out, const ChoiceView& view) const
   append_json_int(out, static_cast<int64_t>(view.index));
   const std::string& text = view.delta.text;
   if (chat()) {
-    out += ",\"message\":{\"role\":\"assistant\",\"content\":";
-    append_json_string(out, text);
-    out += '}';
+    out += ",\"message\":";
+    append_message(out, view, /*whole=*/true, /*first=*/true);
   } else {
     out += ",\"text\":";
     append_json_string(out, request_.echo ? view.prompt.text + text : text);
@@ -115,6 +137,36 @@ void OpenAiFormat::append_choice(std::string& out, const ChoiceView& view) const
     append_prompt_logprobs(out, *model_.tokenizer, view.choice.prompt_logprobs(),
                            *request_.prompt_logprobs);
   }
+  out += '}';
+}
+
+// A message or a piece of one. Content is null in a message that has none but says something else,
+// and then absent in the pieces behind the first.
+void OpenAiFormat::append_message(std::string& out, const ChoiceView& view, bool whole,
+                                  bool first) const {
+  const Delta& delta = view.delta;
+  out += first ? "{\"role\":\"assistant\"," : "{";
+  if (!delta.text.empty() || !view.choice.says_more_than_content()) {
+    out += "\"content\":";
+    append_json_string(out, delta.text);
+    out += ',';
+  } else if (first) {
+    out += "\"content\":null,";
+  }
+  if (!delta.reasoning.empty()) {
+    for (const char* name : {"\"reasoning_content\":", "\"reasoning\":"}) {
+      out += name;
+      append_json_string(out, delta.reasoning);
+      out += ',';
+    }
+  }
+  if (!delta.calls.empty()) {
+    out += "\"tool_calls\":[";
+    for (const ToolCallDelta& call : delta.calls) append_call(out, call, /*with_index=*/!whole);
+    out.back() = ']';
+    out += ',';
+  }
+  if (out.back() == ',') out.pop_back();
   out += '}';
 }
 
@@ -150,7 +202,8 @@ void OpenAiFormat::append_finish(std::string& out, const Choice& choice) const {
     return;
   }
   out += ",\"finish_reason\":\"";
-  out += core::finish_reason_name(choice.reason());
+  const bool calls = choice.reason() == core::FinishReason::kStop && choice.has_calls();
+  out += calls ? "tool_calls" : core::finish_reason_name(choice.reason());
   out += "\",\"stop_reason\":";
   if (choice.stop_string()) {
     append_json_string(out, *choice.stop_string());

@@ -29,6 +29,7 @@ class OpenAiFormat final : public AnswerFormat {
   void append_choice(std::string& out, const ChoiceView& view) const;
   void append_head(std::string& out, const char* object) const;
   void append_logprobs(std::string& out, const ChoiceView& view, bool with_prompt) const;
+  void append_message(std::string& out, const ChoiceView& view, bool whole, bool first) const;
   void append_finish(std::string& out, const Choice& choice) const;
   bool chat() const { return request_.endpoint == Endpoint::kChat; }
 

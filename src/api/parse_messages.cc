@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "api/parse_tools.h"
+
 namespace api {
 namespace {
 
@@ -56,7 +58,13 @@ Failure read_message_field(std::string_view key, Value value, const std::string&
     message["content"] = std::move(text);
     return std::nullopt;
   }
-  if (key == "role" || key == "name" || key == "tool_call_id" || key == "reasoning_content") {
+  if (key == "tool_calls") {
+    if (Failure failure = read_tool_calls(value, name, message["tool_calls"])) return failure;
+    if (message["tool_calls"].empty()) message.erase("tool_calls");
+    return std::nullopt;
+  }
+  if (key == "role" || key == "name" || key == "tool_call_id" || key == "reasoning_content" ||
+      key == "reasoning") {
     if (Failure failure = read_string(value, name, text)) return failure;
     if (key == "role" && std::find(kRoles.begin(), kRoles.end(), text) == kRoles.end()) {
       return invalid(name, "`{}` must be system, developer, user, assistant or tool.", name);
@@ -65,7 +73,7 @@ Failure read_message_field(std::string_view key, Value value, const std::string&
     return std::nullopt;
   }
   const bool empty = value.is_array() && simdjson::dom::array(value).size() == 0;
-  if ((key == "tool_calls" || key == "function_call" || key == "audio") && !empty) {
+  if ((key == "function_call" || key == "audio") && !empty) {
     return ApiError{Problem::kUnsupportedParameter,
                     fmt::format("`{}` is not supported by this server.", name), name};
   }
@@ -91,7 +99,13 @@ Failure read_message(Value value, const std::string& where, nlohmann::ordered_js
       return ApiError{Problem::kMissingParameter, fmt::format("`{}.content` is required.", where),
                       where + ".content"};
     }
-    message["content"] = "";
+    message["content"] = message.contains("tool_calls") ? nlohmann::ordered_json() : "";
+  }
+  // Two names for one thing: templates know the first.
+  if (message.contains("reasoning")) {
+    nlohmann::ordered_json reasoning = std::move(message["reasoning"]);
+    message.erase("reasoning");
+    if (!message.contains("reasoning_content")) message["reasoning_content"] = std::move(reasoning);
   }
   return std::nullopt;
 }

@@ -10,6 +10,7 @@
 
 #include "api/fields.h"
 #include "api/parse_messages.h"
+#include "api/parse_tools.h"
 #include "base/log.h"
 
 namespace api {
@@ -168,6 +169,18 @@ Failure read_documents(Value value, Draft& draft) {
   return read_free_form(value, "documents", draft.request.documents);
 }
 
+Failure read_reasoning_effort(Value value, Draft& draft) {
+  std::string& effort = draft.request.reasoning_effort;
+  if (Failure failure = read_string(value, "reasoning_effort", effort)) return failure;
+  for (const char* known : {"none", "minimal", "low", "medium", "high", "xhigh"}) {
+    if (effort == known) return std::nullopt;
+  }
+  return invalid(
+      "reasoning_effort",
+      "`reasoning_effort` must be none, minimal, low, medium, high or xhigh, got \"{}\".",
+      clip(effort));
+}
+
 Failure read_model(Value value, Draft& draft) {
   return read_string(value, "model", draft.request.model);
 }
@@ -305,6 +318,14 @@ constexpr Field kFields[] = {
        return read_object(v, "chat_template_kwargs", d.request.template_kwargs);
      }},
     {"documents", kH, read_documents},
+    {"tools", kH | kT, [](Value v, Draft& d) { return read_tools(v, d.request.tools); }},
+    {"tool_choice", kH,
+     [](Value v, Draft& d) { return read_tool_choice(v, d.request.tool_choice); }},
+    {"reasoning_effort", kH | kT, read_reasoning_effort},
+    {"parallel_tool_calls", kH,
+     [](Value v, Draft& d) {
+       return read_bool(v, "parallel_tool_calls", d.request.parallel_tool_calls);
+     }},
     {"return_token_strs", kT,
      [](Value v, Draft& d) {
        return read_bool(v, "return_token_strs", d.request.return_token_strs);
@@ -318,8 +339,6 @@ struct Refused {
   std::string_view harmless = {};  // a string value that passes as well
 };
 constexpr Refused kRefused[] = {
-    {"tools"},
-    {"tool_choice", "none"},
     {"functions"},
     {"function_call", "none"},
     {"suffix"},
@@ -419,6 +438,12 @@ Failure check_together(Draft& draft) {
     return invalid("continue_final_message",
                    "`continue_final_message` needs the last message to be the assistant's.");
   }
+  if (r.continue_final_message && !r.messages.is_null() &&
+      r.messages.back().contains("tool_calls")) {
+    return invalid("continue_final_message",
+                   "`continue_final_message` cannot continue a message that calls tools.");
+  }
+  if (Failure failure = check_tool_choice(r)) return failure;
   const size_t prompts = std::max<size_t>(r.prompts.size(), 1);
   if (prompts * static_cast<size_t>(r.n) > static_cast<size_t>(kChoicesMax)) {
     return invalid("n", "`n` times the number of prompts must be at most {}, got {}.", kChoicesMax,

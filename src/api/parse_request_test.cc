@@ -224,13 +224,11 @@ TEST(ParseRequest, Messages) {
   refuse(R"([{"role":"user","content":[{"type":"text"}]}])", "messages[0].content[0].text");
   refuse(R"([{"role":"user","content":[{"type":"image_url","image_url":{}}]}])",
          "messages[0].content[0].type", Problem::kUnsupportedParameter);
-  refuse(R"([{"role":"assistant","tool_calls":[{}]}])", "messages[0].tool_calls",
-         Problem::kUnsupportedParameter);
 }
 
 TEST(ParseRequest, FeaturesThatDoNotExistAreRefusedByName) {
   for (const char* name :
-       {"tools", "suffix", "use_beam_search", "guided_json", "logits_processors", "chat_template",
+       {"suffix", "use_beam_search", "guided_json", "logits_processors", "chat_template",
         "truncate_prompt_tokens", "prompt_embeds", "return_token_ids"}) {
     const std::string key = std::string("\"") + name + "\":";
     for (const char* nothing : {"null", "false", "\"\"", "[]", "{}"}) good(key + nothing);
@@ -245,8 +243,6 @@ TEST(ParseRequest, FeaturesThatDoNotExistAreRefusedByName) {
   good(R"("best_of":2,"n":2)");
   bad(R"("best_of":2)", "best_of", Problem::kUnsupportedParameter);
   bad_chat(R"("echo":true)", "echo", Problem::kUnsupportedParameter);
-  good_chat(R"("tool_choice":"none")");
-  bad_chat(R"("tool_choice":"auto")", "tool_choice", Problem::kUnsupportedParameter);
 }
 
 TEST(ParseRequest, UnknownFieldsAreIgnoredAndDoubledOnesRefused) {

@@ -7,6 +7,7 @@
 #include "api/fields.h"
 #include "api/json_writer.h"
 #include "api/parse_request.h"
+#include "api/tool_prompt.h"
 #include "text/detokenizer.h"
 
 namespace api {
@@ -53,17 +54,25 @@ Failure cut_after_final_message(const ordered_json& messages, std::string& rende
 Failure render(GenerateRequest& request, const ServedModel& model, int64_t now_unix_s,
                std::string& rendered) {
   rename_developer(request.messages, *model.chat_template);
+  ordered_json tools = request.tools;
+  write_tools_as_text(model.template_traits, request.messages, tools);
   ordered_json context = ordered_json::object();
   context["messages"] = request.messages;
   context["add_generation_prompt"] =
       request.add_generation_prompt.value_or(!request.continue_final_message);
   context["bos_token"] = token_text(model, model.tokenizer->data().bos);
   context["eos_token"] = token_text(model, model.tokenizer->data().eos);
-  if (!request.documents.is_null()) context["documents"] = request.documents;
+  context["tools"] = std::move(tools);
+  if (!request.reasoning_effort.empty()) {
+    context["reasoning_effort"] = request.reasoning_effort;
+    if (request.reasoning_effort == "none") context["enable_thinking"] = false;
+  }
+  context["documents"] = request.documents;
   if (!request.template_kwargs.is_null()) {
     for (const auto& [key, value] : request.template_kwargs.items()) {
-      if (key == "messages")
-        return invalid("chat_template_kwargs", "`chat_template_kwargs` must not set `messages`.");
+      if (key == "messages" || key == "tools") {
+        return invalid("chat_template_kwargs", "`chat_template_kwargs` must not set `{}`.", key);
+      }
       context[key] = value;
     }
   }
@@ -86,6 +95,15 @@ std::string decode_text(const ServedModel& model, const std::vector<core::TokenI
   return text + detokenizer.finish();
 }
 
+Failure check_tools(const GenerateRequest& request, const ServedModel& model) {
+  if (!request.looks_for_calls() || model.call_format != text::CallFormat::kNone)
+    return std::nullopt;
+  return ApiError{Problem::kUnsupportedParameter,
+                  "It is not known how this model calls tools; the server must be told by "
+                  "--tool-call-parser.",
+                  "tools"};
+}
+
 // The prompts of `request` as token ids.
 Failure tokenize_prompts(GenerateRequest& request, const ServedModel& model, int64_t now_unix_s,
                          std::vector<PreparedPrompt>& out) {
@@ -93,8 +111,13 @@ Failure tokenize_prompts(GenerateRequest& request, const ServedModel& model, int
     std::string rendered;
     if (Failure failure = render(request, model, now_unix_s, rendered)) return failure;
     const bool add_special = request.add_special_tokens.value_or(false);
-    out.emplace_back().tokens =
+    PreparedPrompt& prompt = out.emplace_back();
+    prompt.tokens =
         model.tokenizer->encode(rendered, {.add_special = add_special, .parse_special = true});
+    prompt.reasoning =
+        request.continue_final_message
+            ? text::message_reasoning(request.messages.back()["content"].get<std::string>())
+            : text::prompt_reasoning(rendered);
   }
   for (PromptInput& input : request.prompts) {
     PreparedPrompt& prompt = out.emplace_back();
@@ -154,6 +177,7 @@ std::variant<Prepared, ApiError> prepare_generation(Endpoint endpoint, std::stri
   Prepared prepared{.request = std::move(std::get<GenerateRequest>(parsed))};
   GenerateRequest& request = prepared.request;
   if (Failure failure = check_model(request, model)) return *std::move(failure);
+  if (Failure failure = check_tools(request, model)) return *std::move(failure);
   if (Failure failure = tokenize_prompts(request, model, now_unix_s, prepared.prompts))
     return *std::move(failure);
   for (PreparedPrompt& prompt : prepared.prompts) {

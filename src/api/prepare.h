@@ -21,7 +21,8 @@ namespace api {
 struct PreparedPrompt {
   std::vector<core::TokenId> tokens;  // not empty; all in the vocabulary
   std::string text;                   // completions with echo: what the answer starts with
-  int32_t max_tokens = 0;             // tokens.size() + max_tokens <= context_max
+  text::PromptReasoning reasoning = text::PromptReasoning::kNone;  // where a chat's prompt left it
+  int32_t max_tokens = 0;  // tokens.size() + max_tokens <= context_max
 };
 
 struct Prepared {

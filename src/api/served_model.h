@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "api/tool_prompt.h"
 #include "core/model_config.h"
 #include "text/chat_template.h"
+#include "text/output_parser.h"
 #include "text/tokenizer.h"
 
 namespace api {
@@ -22,6 +24,12 @@ struct ServedModel {
 
   // Tokens that may end a sequence unless the request ignores them.
   std::vector<core::TokenId> end_tokens;
+
+  // How it writes calls and reasoning, and the special tokens that it does that with.
+  TemplateTraits template_traits;
+  text::CallFormat call_format = text::CallFormat::kNone;
+  text::ReasoningFormat reasoning_format = text::ReasoningFormat::kNone;
+  std::vector<core::TokenId> marker_tokens;
 };
 
 }  // namespace api

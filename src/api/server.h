@@ -31,6 +31,9 @@ struct ServerOptions {
   std::string
       served_model_name;  // "model" of answers and /v1/models; other names in requests are refused
   std::string version = "0.1.0";  // of /version
+  // Names of text/output_parser.h, or auto: what the chat template shows.
+  std::string tool_call_parser = "auto";
+  std::string reasoning_parser = "auto";
   http::ServerLimits limits;
   int text_workers = 1;  // for small bodies; large ones have a thread of their own
   int text_queue = 256;  // bodies that wait for a text worker; then 429

@@ -26,8 +26,32 @@ void Service::set_backend(Backend backend) {
   model_.end_tokens = model_.config.eos;
   const auto& more = model_.tokenizer->data().eog;
   model_.end_tokens.insert(model_.end_tokens.end(), more.begin(), more.end());
+  choose_parsers();
   metrics_ =
       std::make_unique<telemetry::Metrics>(model_.served_name, backend_->cache, model_.context_max);
+}
+
+// REQUIRES: the options name parsers that exist, or auto.
+void Service::choose_parsers() {
+  const std::string& source = model_.chat_template->source();
+  const auto calls = text::call_format(options_.tool_call_parser);
+  const auto reasoning = text::reasoning_format(options_.reasoning_parser);
+  model_.template_traits = probe_template(*model_.chat_template);
+  if (calls) {
+    model_.call_format = *calls;
+  } else {
+    model_.call_format = model_.template_traits.shows_tools ? text::detect_call_format(source)
+                                                            : text::CallFormat::kHermes;
+  }
+  model_.reasoning_format = reasoning ? *reasoning : text::detect_reasoning_format(source);
+  const auto markers = text::markers_of(model_.call_format, model_.reasoning_format);
+  const auto count = static_cast<core::TokenId>(model_.config.vocab_size);
+  for (core::TokenId id = 0; id < count && !markers.empty(); ++id) {
+    if (!model_.tokenizer->is_special(id)) continue;
+    const std::string_view bytes = model_.tokenizer->token_bytes(id);
+    if (std::find(markers.begin(), markers.end(), bytes) != markers.end())
+      model_.marker_tokens.push_back(id);
+  }
 }
 
 bool Service::engine_alive() {

@@ -88,6 +88,8 @@ class Service {
   int64_t generating = 0;
 
  private:
+  void choose_parsers();
+
   ServerOptions options_;
   std::optional<Backend> backend_;
   ServedModel model_;

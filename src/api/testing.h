@@ -79,7 +79,7 @@ class FakeEngine final : public engine::Engine {
     ++live_asked;
     return live;
   }
-  int32_t context_max() const override { return kContext; }
+  int32_t context_max() const override { return context; }
 
   // Waits until `count` sequences have been submitted.
   std::vector<Sequence> wait_for_submitted(size_t count) {
@@ -124,6 +124,7 @@ class FakeEngine final : public engine::Engine {
 
   // Set before requests come.
   std::vector<core::TokenId> reply = {'h', 'i', kEnd};
+  int32_t context = kContext;
   int32_t cached_tokens = 0;
   base::Error refusal{base::Code::kInternal, ""};  // another code: submit() refuses
   int refuse_after = 0;                            // ... after so many were taken
@@ -176,7 +177,8 @@ inline ServerOptions test_options() {
   return options;
 }
 
-inline base::Result<Backend> test_backend(std::unique_ptr<engine::Engine> engine) {
+inline base::Result<Backend> test_backend(std::unique_ptr<engine::Engine> engine,
+                                          std::string_view chat_template_source) {
   Backend backend;
   backend.config.vocab_size = kVocab;
   backend.config.eos = {kEnd};
@@ -184,7 +186,7 @@ inline base::Result<Backend> test_backend(std::unique_ptr<engine::Engine> engine
   backend.cache = {.block_tokens = 32, .num_blocks = 10, .dtype = "bf16"};
   ASSIGN_OR_RETURN(backend.tokenizer, text::Tokenizer::create(byte_tokenizer_data()));
   ASSIGN_OR_RETURN(text::ChatTemplate chat_template,
-                   text::ChatTemplate::parse(text::kDefaultChatTemplate));
+                   text::ChatTemplate::parse(chat_template_source));
   backend.chat_template = std::make_unique<text::ChatTemplate>(std::move(chat_template));
   backend.engine = std::move(engine);
   return backend;
@@ -193,16 +195,18 @@ inline base::Result<Backend> test_backend(std::unique_ptr<engine::Engine> engine
 // A server on a thread of its own, ready for requests. Logs errors only.
 class TestServer {
  public:
-  explicit TestServer(ServerOptions options = test_options()) {
+  explicit TestServer(ServerOptions options = test_options(), int32_t context = kContext,
+                      std::string chat_template = std::string(text::kDefaultChatTemplate)) {
     base::set_log_level("error").value();
     auto made = std::make_unique<FakeEngine>();
     engine_ = made.get();
+    engine_->context = context;
     std::promise<void> ready;
     options.on_ready = [&ready](uint16_t) { ready.set_value(); };
     server_ = std::make_unique<Server>(options);
     server_->listen().value();
-    thread_ = std::thread([this, engine = std::move(made)]() mutable {
-      result_ = server_->run([&engine] { return test_backend(std::move(engine)); });
+    thread_ = std::thread([this, engine = std::move(made), chat_template]() mutable {
+      result_ = server_->run([&] { return test_backend(std::move(engine), chat_template); });
     });
     ready.get_future().wait();
   }

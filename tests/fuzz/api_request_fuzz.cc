@@ -32,6 +32,7 @@ const api::ServedModel& byte_model() {
     made.config.vocab_size = 256;
     made.tokenizer = tokenizer.get();
     made.chat_template = &chat_template;
+    made.call_format = text::CallFormat::kHermes;
     return made;
   }();
   return model;

@@ -1,0 +1,27 @@
+// Tools of a request: what may be called, whether it must be, and calls of past messages.
+#pragma once
+
+#include "api/fields.h"
+#include "api/generate_request.h"
+
+namespace api {
+
+inline constexpr size_t kToolsMax = 512;
+inline constexpr size_t kToolNodesMax = 65'536;  // values of all tools together
+inline constexpr size_t kToolNameBytesMax = 256;
+
+// An array of OpenAI function tools, kept as they are; an empty one counts as absent. Errors: a
+// tool of another type, a missing, repeated or impossible name.
+Failure read_tools(Value value, nlohmann::ordered_json& out);
+
+// "auto", "none", "required", or {"type": "function", "function": {"name": ...}}.
+Failure read_tool_choice(Value value, ToolChoice& out);
+
+// `tool_calls` of a past message: arguments become the object that their text holds, or stay text
+// where it holds none (or too large a one).
+Failure read_tool_calls(Value value, const std::string& where, nlohmann::ordered_json& out);
+
+// What can only be judged together: a choice without tools, a named tool that is not there.
+Failure check_tool_choice(const GenerateRequest& request);
+
+}  // namespace api
