@@ -55,8 +55,9 @@ http::Task<void> answer_state(Service& service, http::Exchange& exchange) {
   parts.context_max = service.engine().context_max();
   parts.cache = service.cache();
   parts.counters = service.engine().snapshot();
-  parts.reading = service.live_meter().look(parts.counters, service.metrics().first_token(),
-                                            service.metrics().token_gap());
+  parts.rates = service.live_meter().look(parts.counters);
+  parts.first_token = service.metrics().first_tokens().percentiles();
+  parts.token_gap = service.metrics().token_gaps().percentiles();
   parts.now_us = http::monotonic_us();
   http::Response response;
   response.headers = {{"cache-control", "no-store"}};

@@ -129,11 +129,7 @@ Json rates_json(const telemetry::LiveRates& r, const telemetry::CacheConfig& cac
 
 Json percentiles_json(const std::optional<telemetry::Percentiles>& p) {
   if (!p) return nullptr;
-  return {{"p50", p->p50},
-          {"p90", p->p90},
-          {"p99", p->p99},
-          {"count", p->count},
-          {"over_s", p->over_s > 0 ? Json(p->over_s) : Json(nullptr)}};
+  return {{"p50", p->p50}, {"p90", p->p90}, {"p99", p->p99}, {"count", p->count}};
 }
 
 }  // namespace
@@ -169,10 +165,9 @@ std::string state_json(const StateParts& p) {
         {"steps", c.steps},
         {"put_back", c.put_back},
         {"preemptions", c.preemptions}}},
-      {"rates", p.reading.rates ? rates_json(*p.reading.rates, p.cache) : Json(nullptr)},
+      {"rates", p.rates ? rates_json(*p.rates, p.cache) : Json(nullptr)},
       {"latency",
-       {{"ttft_s", percentiles_json(p.reading.first_token)},
-        {"itl_s", percentiles_json(p.reading.token_gap)}}},
+       {{"ttft_s", percentiles_json(p.first_token)}, {"itl_s", percentiles_json(p.token_gap)}}},
       {"sequences", sequences},
       {"sequences_left_out", p.live.sequences_left_out}};
   return out.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -1,6 +1,7 @@
 // GET /spillway/state: what the live view of the page shows, as JSON (docs/page.md has the fields).
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "core/engine_snapshot.h"
@@ -17,7 +18,8 @@ struct StateParts {
   telemetry::CacheConfig cache;
   core::EngineSnapshot counters;
   core::LiveState live;
-  telemetry::LiveMeter::Reading reading;
+  std::optional<telemetry::LiveRates> rates;
+  std::optional<telemetry::Percentiles> first_token, token_gap;
   int64_t now_us = 0;
 };
 

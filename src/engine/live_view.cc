@@ -52,7 +52,8 @@ void draw_waiting(const LiveSequence& s, const LiveView::Sources& from, core::Pa
   }
 }
 
-// What a prompt that runs layer by layer has so far: whole pages of the layers that are done.
+// What a prompt that runs layer by layer has so far: whole pages of the layers that are done. On
+// the device are buffers of the layers in work, which are nobody's pages yet.
 void draw_layers(const LiveSequence& s, const LiveView::Sources& from, core::PageStrip* strip) {
   const int32_t cached = s.layers->token_begin / from.ledger->page_tokens();
   strip->reset(from.ledger->blocks_for(s.prompt_len));
@@ -62,15 +63,13 @@ void draw_layers(const LiveSequence& s, const LiveView::Sources& from, core::Pag
                core::cell_share(s.layers->layer, s.layers->num_layers));
   }
   strip->add(&strip->device, 0, static_cast<int32_t>(s.device.shared.size()));
-  strip->device_known = core::Known::kCounts;
-  strip->selected_known = core::Known::kNothing;
 }
 
 // The bookkeeping's part: homes, and of the device what the host decides. What a sequence that is
 // not resident has in its own rows only the device knows.
 void draw_running(const LiveSequence& s, const LiveView::Sources& from, core::PageStrip* strip) {
   const int32_t pages = from.ledger->blocks_for(s.computed);
-  strip->reset(pages);
+  strip->reset(from.ledger->blocks_for(std::max(s.computed, s.prompt_len)));  // some are to come
   const bool tiered = from.scheduler->frames().num_total() > 0;
   if (!tiered || s.device.resident) {
     strip->add(&strip->device, 0, pages);

@@ -132,6 +132,20 @@ TEST_F(LiveViewTest, SaysWhatEachSequenceDoes) {
   EXPECT_EQ(state.step_decodes, 2);
 }
 
+TEST_F(LiveViewTest, APromptHasThePagesThatItWillHave) {
+  submit(1, 160);
+  engine_->live_state();
+  engine_->step();  // 64 rows
+  now_us_ += 500'000;
+  engine_->step();
+  const core::LiveSequenceState prompt = engine_->live_state().sequences.at(0);
+  EXPECT_EQ(prompt.state, State::kPrefill);
+  EXPECT_EQ(prompt.computed_tokens, 64);
+  EXPECT_EQ(prompt.strip.num_pages, 10);
+  EXPECT_EQ(prompt.strip.device[3], core::kWholeCell);
+  EXPECT_EQ(prompt.strip.device[4], 0) << "not computed yet";
+}
+
 TEST_F(LiveViewTest, ShowsTheFirstOfMany) {
   for (uint64_t i = 0; i < 40; ++i) submit(i, 10);
   engine_->live_state();

@@ -1,13 +1,13 @@
-// Goal: rates and percentiles of the last seconds are those of the counters, whoever looked when.
-// Method: counters that rise by known amounts, and histograms filled by hand.
+// Goal: rates of the last seconds are those of the counters, whoever looked when, and percentiles
+// those of the last values. Method: counters that rise by known amounts, values put in by hand.
 #include "telemetry/live_meter.h"
 
 #include <gtest/gtest.h>
 
+#include "telemetry/recent_values.h"
+
 namespace telemetry {
 namespace {
-
-constexpr double kBounds[] = {1, 2, 4};
 
 core::EngineSnapshot snapshot(double time_s, int64_t tokens, int64_t steps) {
   core::EngineSnapshot s;
@@ -21,66 +21,46 @@ core::EngineSnapshot snapshot(double time_s, int64_t tokens, int64_t steps) {
   return s;
 }
 
-TEST(Quantile, IsLinearWithinABucket) {
-  const uint64_t counts[] = {0, 10, 10, 0};
-  EXPECT_DOUBLE_EQ(*quantile(kBounds, counts, 0.25), 1.5);
-  EXPECT_DOUBLE_EQ(*quantile(kBounds, counts, 0.5), 2);
-  EXPECT_DOUBLE_EQ(*quantile(kBounds, counts, 0.75), 3);
-  const uint64_t beyond[] = {0, 0, 0, 5};
-  EXPECT_DOUBLE_EQ(*quantile(kBounds, beyond, 0.5), 4) << "all that is known of the last bucket";
-  const uint64_t none[] = {0, 0, 0, 0};
-  EXPECT_FALSE(quantile(kBounds, none, 0.5));
-}
-
 TEST(LiveMeter, ComparesWithALookThatIsASecondOlder) {
   LiveMeter meter;
-  const Histogram empty(kBounds);
-  EXPECT_FALSE(meter.look(snapshot(10, 100, 10), empty, empty).rates) << "nothing to compare with";
-  EXPECT_FALSE(meter.look(snapshot(10.5, 150, 15), empty, empty).rates) << "too young";
-  const auto reading = meter.look(snapshot(12, 300, 20), empty, empty);
-  ASSERT_TRUE(reading.rates);
-  EXPECT_DOUBLE_EQ(reading.rates->over_s, 2);
-  EXPECT_DOUBLE_EQ(reading.rates->generated_tokens, 100);
-  EXPECT_DOUBLE_EQ(reading.rates->bytes_loaded, 100'000);
-  EXPECT_DOUBLE_EQ(*reading.rates->hit_ratio, 0.9);
-  EXPECT_DOUBLE_EQ(*reading.rates->rows_a_step, 40);
-  EXPECT_FALSE(reading.rates->prefix_hit_ratio) << "no prompt was looked up";
-  EXPECT_DOUBLE_EQ(meter.look(snapshot(13.2, 420, 30), empty, empty).rates->over_s, 1.2);
+  EXPECT_FALSE(meter.look(snapshot(10, 100, 10))) << "nothing to compare with";
+  EXPECT_FALSE(meter.look(snapshot(10.5, 150, 15))) << "too young";
+  const auto rates = meter.look(snapshot(12, 300, 20));
+  ASSERT_TRUE(rates);
+  EXPECT_DOUBLE_EQ(rates->over_s, 1.5) << "the youngest that is old enough";
+  EXPECT_DOUBLE_EQ(rates->generated_tokens, 100);
+  EXPECT_DOUBLE_EQ(rates->bytes_loaded, 100'000);
+  EXPECT_DOUBLE_EQ(*rates->hit_ratio, 0.9);
+  EXPECT_DOUBLE_EQ(*rates->rows_a_step, 60);
+  EXPECT_FALSE(rates->prefix_hit_ratio) << "no prompt was looked up";
 }
 
-TEST(LiveMeter, ManyLooksKeepAMinute) {
+TEST(LiveMeter, ManyLooksReachBackOneToTwoSeconds) {
   LiveMeter meter;
-  Histogram gaps(kBounds);
-  const Histogram empty(kBounds);
-  for (int i = 0; i < 1000; ++i) {  // five a second
-    if (i % 5 == 0) gaps.observe(i < 500 ? 0.5 : 3);
-    const auto reading = meter.look(snapshot(i / 5.0, i, i), empty, gaps);
-    EXPECT_FALSE(reading.first_token);
+  for (int i = 0; i < 100; ++i) {  // five a second
+    const auto rates = meter.look(snapshot(i / 5.0, 20 * i, i));
     if (i < 5) continue;
-    ASSERT_TRUE(reading.token_gap);
-    EXPECT_LE(reading.token_gap->over_s, 65);
-    EXPECT_LE(reading.rates->over_s, 2.1);
-    if (i == 999) {
-      EXPECT_GT(reading.token_gap->p50, 2) << "what was long ago is forgotten";
-    }
+    ASSERT_TRUE(rates) << i;
+    EXPECT_GE(rates->over_s, 1);
+    EXPECT_LE(rates->over_s, 1.7);
+    EXPECT_NEAR(rates->generated_tokens, 100, 1e-3);
   }
+  EXPECT_NEAR(meter.look(snapshot(100, 2000, 100))->over_s, 80, 1) << "nobody looked for long";
 }
 
-TEST(LiveMeter, PercentilesReachBackToTheStartWhereNothingIsRecent) {
-  LiveMeter meter;
-  Histogram gaps(kBounds);
-  gaps.observe(0.5);
-  const Histogram empty(kBounds);
-  meter.look(snapshot(1, 0, 0), empty, gaps);
-  auto old = meter.look(snapshot(2, 0, 0), empty, gaps).token_gap;
-  ASSERT_TRUE(old);
-  EXPECT_EQ(old->over_s, 0);
-  EXPECT_EQ(old->count, 1u);
-  for (int i = 0; i < 3; ++i) gaps.observe(3);
-  auto recent = meter.look(snapshot(3, 0, 0), empty, gaps).token_gap;
-  EXPECT_EQ(recent->count, 3u);
-  EXPECT_DOUBLE_EQ(recent->over_s, 2);
-  EXPECT_DOUBLE_EQ(recent->p50, 3);
+TEST(RecentValues, GivesPercentilesOfTheLast) {
+  RecentValues values(100);
+  EXPECT_FALSE(values.percentiles());
+  values.add(22);
+  EXPECT_EQ(values.percentiles()->p50, 22);
+  EXPECT_EQ(values.percentiles()->p99, 22) << "only what was measured";
+  EXPECT_EQ(values.percentiles()->count, 1u);
+  for (int i = 300; i > 0; --i) values.add(i);
+  const Percentiles last = *values.percentiles();
+  EXPECT_EQ(last.count, 100u);
+  EXPECT_EQ(last.p50, 50);
+  EXPECT_EQ(last.p90, 90);
+  EXPECT_EQ(last.p99, 99);
 }
 
 }  // namespace

@@ -67,6 +67,7 @@ void Metrics::on_finished(const FinishedRequest& r) {
   computed_tokens_.observe(r.prompt_tokens - r.cached_tokens);
   if (r.first_token_us == 0) return;
   time_to_first_token_.observe(seconds(r.first_token_us - r.arrival_us));
+  recent_first_tokens_.add(seconds(r.first_token_us - r.arrival_us));
   prefill_.observe(seconds(r.first_token_us - r.scheduled_us));
   decode_.observe(seconds(r.last_token_us - r.first_token_us));
   inference_.observe(seconds(r.last_token_us - r.scheduled_us));
@@ -83,6 +84,7 @@ void Metrics::on_request(int32_t choices, int32_t generated_max) {
 
 void Metrics::on_token_gap(int64_t gap_us) {
   inter_token_.observe(seconds(gap_us));
+  recent_token_gaps_.add(seconds(gap_us));
 }
 
 void Metrics::on_answer(std::string_view method, std::string_view route, int status,

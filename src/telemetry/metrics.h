@@ -18,6 +18,7 @@
 #include "telemetry/engine_metrics.h"
 #include "telemetry/histogram.h"
 #include "telemetry/metrics_page.h"
+#include "telemetry/recent_values.h"
 
 namespace telemetry {
 
@@ -48,8 +49,9 @@ class Metrics {
   void on_token_gap(int64_t gap_us);  // between two tokens of one sequence
   void on_answer(std::string_view method, std::string_view route, int status, int64_t duration_us);
 
-  const Histogram& first_token() const { return time_to_first_token_; }  // seconds
-  const Histogram& token_gap() const { return inter_token_; }            // seconds
+  // The last ones, in seconds.
+  const RecentValues& first_tokens() const { return recent_first_tokens_; }
+  const RecentValues& token_gaps() const { return recent_token_gaps_; }
 
   // Text format 0.0.4.
   std::string render(const core::EngineSnapshot& snapshot) const;
@@ -60,6 +62,7 @@ class Metrics {
 
   std::string model_name_;
   CacheConfig cache_;
+  RecentValues recent_first_tokens_{128}, recent_token_gaps_{1024};
   Histogram time_to_first_token_, inter_token_, per_output_token_;
   Histogram end_to_end_, queue_, prefill_, decode_, inference_;
   Histogram prompt_tokens_, generation_tokens_, max_tokens_, longest_, computed_tokens_;

@@ -11,8 +11,7 @@ const kNone = { value: "–", unit: "" };
 function latency(percentiles) {
   if (!percentiles) return { ...kNone, more: ["not measured yet"] };
   const { value, unit } = seconds(percentiles.p50);
-  const over = percentiles.over_s ? `over ${Math.round(percentiles.over_s)} s` : "since the start";
-  return { value, unit: `${unit} median`, more: [`p90 ${text(seconds(percentiles.p90))}`, `p99 ${text(seconds(percentiles.p99))}, ${over}`] };
+  return { value, unit: `${unit} median`, more: [`p90 ${text(seconds(percentiles.p90))}`, `p99 ${text(seconds(percentiles.p99))}`] };
 }
 
 function batch({ prompts, decodes, running, waiting }) {
@@ -38,7 +37,7 @@ const kFigures = [
     show: (s) => {
       const { value, unit } = perSecond(s.rates?.generated_tokens);
       const rows = perSecond(s.rates?.rows);
-      return { value, unit: `${unit} tokens/s`.trim(), more: [`with prompts ${rows.value}${rows.unit}`] };
+      return { value, unit: `${unit} tokens/s`.trim(), more: [`${rows.value}${rows.unit} with prompts`] };
     } },
   { label: "First token", show: (s) => latency(s.latency.ttft_s) },
   { label: "Between tokens", show: (s) => latency(s.latency.itl_s) },
