@@ -31,8 +31,8 @@ def free_port():
 class Server:
     """`with Server(model, "--option", "value") as server:` runs until the end of the block and must then exit with 0."""
 
-    def __init__(self, model, *options):
-        self.port = free_port()
+    def __init__(self, model, *options, port=None):
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen([BINARY, "serve", model, "--port", str(self.port), *options],

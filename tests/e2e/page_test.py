@@ -1,0 +1,354 @@
+#!/usr/bin/env python3
+"""The page, as people use it, in headless Chromium against a running server: clicks, typing, keys, small screens.
+
+longneedle under little device memory shows that the live view follows a long request through the tiers; what the chat makes of
+reasoning, tool calls, markup and errors is shown by scripted answers in the browser. Every test ends with nothing asked of
+another origin and no complaint of the browser, but for those that the test is about.
+"""
+
+import contextlib
+import json
+import threading
+import time
+import unittest
+
+import browser
+import serving
+
+NEEDLES = serving.TOP / "tests/data/needles/needles-8k.jsonl"
+SMALL = ["--preset", "full", "--budget", "512", "--max-model-len", "9216", "--device-memory", "80MiB"]
+CHAT = "/v1/chat/completions"
+
+
+# Looks at the one sequence until its picture has changed often enough while it answers, inside the page: what a test asks for from
+# outside can be over when the question arrives.
+WATCH = """async () => {
+  const pictures = new Set();
+  const seen = { facts: "", label: "", host: "", loaded: "" };
+  const textOf = (selector) => document.querySelector(selector)?.textContent ?? "";
+  for (const end = Date.now() + 240000; Date.now() < end; await new Promise((done) => setTimeout(done, 40))) {
+    const row = document.querySelector("#sequences li[data-state=decode]");
+    if (!row && seen.label) break;
+    if (!row) continue;
+    pictures.add(row.querySelector("canvas").toDataURL());
+    const loaded = textOf(".link .up .amount");
+    if (!loaded.startsWith("0")) seen.loaded = loaded;
+    Object.assign(seen, { facts: row.querySelector(".facts").textContent, label: row.querySelector("canvas").getAttribute("aria-label"), host: textOf(".tier.host .amount") });
+    if (pictures.size >= 3 && seen.loaded && seen.facts.includes("working set")) break;
+  }
+  return { pictures: pictures.size, ...seen };
+}"""
+
+
+def document():
+    with open(NEEDLES, encoding="utf-8") as lines:
+        return json.loads(next(lines))["context"]
+
+
+def chunks(*deltas, finish="stop"):
+    events = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+    events.append({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": len(deltas), "total_tokens": 5 + len(deltas)}})
+    return "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+
+
+class WithPage(unittest.TestCase):
+    options = SMALL
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.enterClassContext(serving.Server(serving.LONGNEEDLE, *cls.options))
+        cls.browser = cls.enterClassContext(browser.browser())
+
+    def open(self, **context):
+        self.watched = browser.Watched(self.browser, self.server.url, **context)
+        self.addCleanup(self.watched.context.close)
+        page = self.watched.open()
+        page.wait_for_selector("body[data-status=serving]")
+        return page
+
+    def script(self, page, body, status=200, content_type="text/event-stream"):
+        """Answers chats in the browser; returns the bodies that were sent."""
+        sent = []
+
+        def answer(route):
+            sent.append(route.request.post_data_json)
+            route.fulfill(status=status, content_type=content_type, body=body)
+        page.route("**" + CHAT, answer)
+        return sent
+
+    def ask(self, page, text):
+        page.fill("#message", text)
+        page.click("#send")
+
+    def check_quiet(self, allowed=()):
+        self.assertEqual(self.watched.foreign(), [])
+        self.assertEqual([c for c in self.watched.complaints if not any(a in c for a in allowed)], [])
+
+
+@browser.needed()
+class Chat(WithPage):
+    def test_text_appears_as_it_is_made_and_stops_when_told(self):
+        page = self.open()
+        page.click("#open-settings")
+        page.fill("#max-tokens", "8000")
+        page.fill("#temperature", "1.5")
+        self.ask(page, "And it came to pass")
+        lengths = set()
+        deadline = time.monotonic() + 120
+        while len(lengths) < 4 and time.monotonic() < deadline:
+            lengths.add(len(page.locator(".answer .body").inner_text()))
+            time.sleep(0.05)
+        self.assertGreaterEqual(len(lengths), 4, "the answer does not grow")
+        self.assertTrue(page.locator("#send").is_hidden())
+        page.click("#stop")
+        page.wait_for_selector(".answer:not([aria-busy]) .facts:has-text('stopped')")
+        self.assertTrue(page.locator("#send").is_visible())
+        self.assertEqual(page.locator("#message").evaluate("node => node === document.activeElement"), True)
+        for _ in range(200):
+            if self.server.metric("vllm:num_requests_running") == 0:
+                break
+            time.sleep(0.05)
+        self.assertEqual(self.server.metric("vllm:num_requests_running"), 0)
+        self.check_quiet()
+
+    def test_what_models_write_stays_text(self):
+        page = self.open()
+        hostile = '<img src=x onerror="document.title=1"> **bold** `code <b>`\n\n```html\n<script>alert(1)</script>\n```\n\n1. one\n2. two'
+        pieces = [hostile[i:i + 3] for i in range(0, len(hostile), 3)]
+        self.script(page, chunks(*({"content": piece} for piece in pieces)))
+        self.ask(page, "<u>hi</u>")
+        page.wait_for_selector(".answer:not([aria-busy])")
+        answer = page.locator(".answer .body")
+        self.assertEqual(answer.locator("img, script, b, u").count(), 0)
+        self.assertIn('<img src=x onerror="document.title=1">', answer.inner_text())
+        self.assertEqual(answer.locator("strong").inner_text(), "bold")
+        self.assertEqual(answer.locator("pre").inner_text(), "<script>alert(1)</script>")
+        self.assertEqual(answer.locator("li").all_inner_texts(), ["one", "two"])
+        self.assertEqual(page.locator(".question .plain").inner_text(), "<u>hi</u>")
+        self.check_quiet()
+
+    def test_reasoning_and_tool_calls_are_shown(self):
+        page = self.open()
+        call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "weather", "arguments": ""}}
+        rest = [{"index": 0, "function": {"arguments": part}} for part in ('{"city": ', '"Paris"}')]
+        self.script(page, chunks({"reasoning_content": "Think first."}, {"content": "Let me look."}, {"tool_calls": [call]},
+                                 *({"tool_calls": [part]} for part in rest), finish="tool_calls"))
+        self.ask(page, "What is the weather?")
+        page.wait_for_selector(".answer:not([aria-busy])")
+        page.click(".reasoning summary")
+        self.assertIn("Think first.", page.locator(".reasoning").inner_text())
+        self.assertIn("weather", page.locator(".call").inner_text())
+        self.assertEqual(page.locator(".call pre").inner_text(), '{"city": "Paris"}')
+        self.check_quiet()
+
+    def test_settings_and_history_are_sent(self):
+        page = self.open()
+        sent = self.script(page, chunks({"content": "Yes."}))
+        page.click("#open-settings")
+        page.fill("#temperature", "0.3")
+        page.fill("#max-tokens", "77")
+        page.fill("#system", "Be brief.")
+        self.ask(page, "One?")
+        page.wait_for_selector(".answer:not([aria-busy])")
+        self.ask(page, "Two?")
+        page.wait_for_selector(".answer:nth-of-type(4):not([aria-busy])")
+        self.assertEqual((sent[1]["temperature"], sent[1]["max_tokens"], sent[1]["stream"]), (0.3, 77, True))
+        self.assertEqual([(m["role"], m["content"]) for m in sent[1]["messages"]],
+                         [("system", "Be brief."), ("user", "One?"), ("assistant", "Yes."), ("user", "Two?")])
+        page.click("#new-chat")
+        self.assertEqual(page.locator(".turn").count(), 0)
+        self.ask(page, "Three?")
+        page.wait_for_selector(".answer:not([aria-busy])")
+        self.assertEqual(len(sent[2]["messages"]), 2)
+
+    def test_errors_are_said_and_can_be_tried_again(self):
+        page = self.open()
+        self.script(page, json.dumps({"error": {"message": "The queue is full."}}), 429, "application/json")
+        self.ask(page, "One?")
+        failed = page.locator(".failed")
+        failed.wait_for()
+        self.assertIn("The queue is full.", failed.inner_text())
+        page.unroute("**" + CHAT)
+        sent = self.script(page, chunks({"content": "Now it works."}))
+        failed.get_by_role("button").click()
+        page.wait_for_selector(".answer:has-text('Now it works.')")
+        self.assertEqual(page.locator(".failed").count(), 0)
+        self.assertEqual([m["content"] for m in sent[0]["messages"]], ["One?"])
+        self.check_quiet(allowed=["429"])
+
+    def test_an_attached_text_is_sent_before_the_message(self):
+        page = self.open()
+        sent = self.script(page, chunks({"content": "Read."}))
+        page.set_input_files("#file", {"name": "long.txt", "mimeType": "text/plain", "buffer": b"A long text."})
+        page.wait_for_selector("#attached:has-text('long.txt')")
+        self.ask(page, "What is it?")
+        page.wait_for_selector(".answer:not([aria-busy])")
+        self.assertEqual(sent[0]["messages"][0]["content"], "A long text.\n\nWhat is it?")
+
+
+@browser.needed()
+class Live(WithPage):
+    def stream(self, prompt, max_tokens):
+        body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 1, "ignore_eos": True}
+        thread = threading.Thread(target=lambda: self.server.request("POST", "/v1/completions", body))
+        thread.start()
+        self.addCleanup(thread.join)
+
+    def test_follows_a_long_request_through_the_tiers(self):
+        page = self.open()
+        page.wait_for_selector("#empty:visible")
+        states = []
+        page.on("response", lambda r: states.append(r) if r.url.endswith("/spillway/state") else None)
+        text = document()
+        self.assertGreater(len(text), 10_000)
+        self.stream(text, 1000)
+        page.wait_for_selector("#sequences li[data-state=prefill]")
+        seen = page.evaluate(WATCH)
+        self.assertGreaterEqual(seen["pictures"], 3, "the strip does not change")
+        self.assertRegex(seen["facts"], r"hits [0-9.]+ % · working set [0-9.]+ MiB")
+        for words in ("pages", "on the device", "at home in host memory", "attended to now"):
+            self.assertIn(words, seen["label"])
+        self.assertRegex(seen["host"], r"^[0-9.]+ of [0-9.]+ MiB$")
+        self.assertRegex(seen["loaded"], r"^[0-9.]+ [kMG]B/s$", "no page was loaded")
+        page.wait_for_selector("#empty:visible", timeout=180_000)
+        strips = [s["strip"] for r in states for s in r.json()["sequences"] if s["state"] == "decode"]
+        some = [s for s in strips if s["device_known"] == "cells" and s["selected_known"] == "cells"]
+        self.assertTrue(some, "tables were never looked up")
+        self.assertTrue(any("0" in s["device"] for s in some), "all pages were on the device")
+        alone = [s["selected"] for s in some if s["pages_a_cell"] == 1]
+        self.assertTrue(alone)
+        self.assertEqual([selected for selected in alone if selected[0] != "9"], [], "the sink is always attended to")
+        self.check_quiet()
+
+    def test_asks_at_most_five_times_a_second_and_not_unseen(self):
+        page = self.open()
+        before = self.watched.asked_for("/spillway/state")
+        page.wait_for_timeout(3000)
+        asked = self.watched.asked_for("/spillway/state") - before
+        self.assertGreater(asked, 0)
+        self.assertLessEqual(asked, 15)
+        page.set_viewport_size({"width": 400, "height": 800})  # only the chat is seen
+        page.wait_for_timeout(600)
+        before = self.watched.asked_for("/spillway/state")
+        page.wait_for_timeout(1500)
+        self.assertEqual(self.watched.asked_for("/spillway/state"), before)
+        page.click("#show-live")
+        page.wait_for_selector(".figure:visible")
+        page.wait_for_timeout(600)
+        self.assertGreater(self.watched.asked_for("/spillway/state"), before)
+        self.check_quiet()
+
+
+@browser.needed()
+class Access(WithPage):
+    def test_keyboard_alone(self):
+        page = self.open()
+        self.script(page, chunks({"content": "Yes."}))
+        reached = []
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            at = page.evaluate("""() => {
+              const node = document.activeElement;
+              const shown = node.matches(".file input") ? node.nextElementSibling : node;
+              return [node.id || node.textContent.trim().slice(0, 20), getComputedStyle(shown).outlineStyle !== "none"];
+            }""")
+            self.assertTrue(at[1], f"focus cannot be seen on {at[0]}")
+            reached.append(at[0])
+            if at[0] == "message":
+                break
+        self.assertIn("open-settings", reached)
+        self.assertEqual(reached[-1], "message", reached)
+        page.keyboard.type("Hello")
+        page.keyboard.press("Shift+Enter")
+        page.keyboard.type("there")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".answer:not([aria-busy])")
+        self.assertEqual(page.locator(".question .plain").inner_text(), "Hello\nthere")
+        page.unroute("**" + CHAT)
+        page.keyboard.type("A long one")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#stop:visible")
+        page.keyboard.press("Escape")
+        page.wait_for_selector(".answer .facts:has-text('stopped')")
+        self.check_quiet()
+
+    def test_narrow_screens(self):
+        for width in (320, 360, 768):
+            page = self.open(width=width, height=740)
+            for view in ("#show-live", "#show-chat"):
+                page.click(view)
+                page.wait_for_timeout(400)
+                self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), width)
+                wide = page.evaluate("""() => [...document.querySelectorAll("main *")].filter((n) => n.checkVisibility()
+                  && !n.closest(".hidden, .file input") && n.getBoundingClientRect().right > innerWidth + 1).map((n) => n.className || n.tagName)""")
+                self.assertEqual(wide, [], f"{width} px, {view}")
+            self.assertTrue(page.locator("#message").is_visible())
+            self.check_quiet()
+
+    def test_contrast(self):
+        for scheme in ("light", "dark"):
+            page = self.open(color_scheme=scheme)
+            self.script(page, chunks({"reasoning": "So."}, {"content": "Some `code` and **more**."}))
+            self.ask(page, "Hello")
+            page.wait_for_selector(".answer:not([aria-busy])")
+            page.click("#open-settings")
+            page.wait_for_selector("#empty:visible")
+            found = page.evaluate(browser.CONTRASTS)
+            self.assertGreater(len(found), 30)
+            weak = [(round(ratio, 2), text) for ratio, text in found if ratio < 4.5]
+            self.assertEqual(weak, [], scheme)
+
+    def test_reduced_motion(self):
+        page = self.open(reduced_motion="reduce")
+        moving = page.evaluate("""() => [...document.querySelectorAll("*")].filter((n) => {
+          const s = getComputedStyle(n);
+          return s.animationName !== "none" || s.transitionDuration.split(", ").some((d) => parseFloat(d) > 0);
+        }).length""")
+        self.assertEqual(moving, 0)
+
+
+@browser.needed()
+class Key(WithPage):
+    options = ["--api-key", "secret"]
+
+    def test_is_asked_for_until_it_is_right(self):
+        self.watched = browser.Watched(self.browser, self.server.url)
+        self.addCleanup(self.watched.context.close)
+        page = self.watched.open()
+        page.wait_for_selector("#key-dialog[open]")
+        page.keyboard.press("Escape")
+        self.assertTrue(page.locator("#key-dialog").is_visible(), "nothing works without a key")
+        page.fill("#key", "guess")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#key-wrong:visible")
+        page.fill("#key", "secret")
+        page.click("#key-dialog button")
+        page.wait_for_selector("body[data-status=serving]")
+        page.wait_for_selector(".figure:visible")
+        page.reload()
+        page.wait_for_selector("body[data-status=serving]")
+        self.assertFalse(page.locator("#key-dialog").is_visible(), "the tab keeps it")
+        self.assertEqual(page.evaluate("Object.values(localStorage).join().includes('secret')"), False)
+        self.check_quiet(allowed=["401"])
+
+
+@browser.needed()
+class Reconnect(unittest.TestCase):
+    def test_goes_on_when_the_server_comes_back(self):
+        with browser.browser() as made, contextlib.ExitStack() as stack:
+            with serving.Server(serving.LONGNEEDLE, *SMALL) as server:
+                watched = browser.Watched(made, server.url)
+                page = watched.open()
+                page.wait_for_selector("body[data-status=serving]")
+            page.wait_for_selector("body[data-status=lost]")
+            self.assertIn("cannot be reached", page.locator("#notice").inner_text())
+            stack.enter_context(serving.Server(serving.LONGNEEDLE, *SMALL, port=server.port))
+            page.wait_for_selector("body[data-status=serving]")
+            self.assertTrue(page.locator("#notice").is_hidden())
+            self.assertEqual(watched.foreign(), [])
+            watched.context.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
