@@ -85,7 +85,7 @@ export function sequenceRow() {
         canvas.title = label;
       }
       const rowsShare = s.strip.pages > 0 ? Math.min(1, s.rows / s.strip.pages) : 0;
-      strip.draw(s.strip, tiers, { share: (s.strip.pages * pageTokens) / tokensMax, rowsShare, among: sequences.length });
+      strip.draw(s.strip, tiers, { share: (s.strip.pages * pageTokens) / tokensMax, rowsShare, among: sequences.length, active: s.state === "decode" });
     },
   };
 }

@@ -3,6 +3,7 @@
 // which is the working set made visible; not where motion is unwanted.
 
 const kSelected = 7, kLane = 11, kDiskLane = 7, kGap = 3;  // heights, CSS pixels
+const kFaint = 0.3;
 const kFew = 4, kFewScale = 1.6;                            // so few sequences get more room
 const kGlow = [1, 0.5, 0.3, 0.18, 0.1];                     // of the last pictures
 
@@ -38,8 +39,9 @@ export class Strip {
   }
 
   // `share`: how long the context is beside the longest one shown, (0, 1]. `rowsShare`: pages that
-  // its rows of frames can hold. `among`: sequences shown.
-  draw(strip, tiers, { share, rowsShare, among }) {
+  // its rows of frames can hold. `among`: sequences shown. `active`: has rows in this step; what others
+  // attended to last is drawn faintly.
+  draw(strip, tiers, { share, rowsShare, among, active }) {
     const size = among <= kFew ? kFewScale : 1;
     const { lanes, height } = lanesOf(tiers, size);
     const scale = window.devicePixelRatio || 1;
@@ -58,7 +60,7 @@ export class Strip {
     if (!strip) return;
     for (const lane of lanes) this.lane(context, strip[lane.name], lane, colour[lane.name], scale);
     if (strip.device_known === "counts") this.hatch(context, lanes[0], colour.device, rowsShare, scale);
-    this.selection(context, strip.selected, kSelected * size, colour.selected, scale);
+    this.selection(context, strip.selected, { height: kSelected * size, strength: active ? 1 : kFaint }, colour.selected, scale);
     if (strip.selected_known === "cells") this.sink(context, height, colour.ink, scale);
   }
 
@@ -119,7 +121,7 @@ export class Strip {
     context.globalAlpha = 1;
   }
 
-  selection(context, digits, height, colour, scale) {
+  selection(context, digits, { height, strength }, colour, scale) {
     const cells = digits.length;
     if (this.past[0] !== digits) this.past.unshift(digits);
     this.past.length = Math.min(this.past.length, reducedMotion.matches ? 1 : kGlow.length);
@@ -134,7 +136,7 @@ export class Strip {
     context.fillStyle = colour;
     glow.forEach((alpha, cell) => {
       if (alpha === 0) return;
-      context.globalAlpha = alpha;
+      context.globalAlpha = alpha * strength;
       this.bar(context, ...this.edges(cell, cells, scale), { top: 0, height }, scale);
     });
     context.globalAlpha = 1;
