@@ -151,10 +151,33 @@ void add_listen_options(CLI::App& command, ListenOptions* o) {
                   "model name in the API (default: from the file)")
       ->group(kServer);
   command
-      .add_option(
-          "--api-key", o->api_key,
-          "clients must send it as a bearer token (default: none asked; also $SPILLWAY_API_KEY)")
+      .add_option("--api-key", o->api_keys,
+                  "clients must send it, or another one if given again (none asked; also "
+                  "$SPILLWAY_API_KEY)")
+      ->allow_extra_args(false)
       ->envname("SPILLWAY_API_KEY")
+      ->group(kServer);
+  command
+      .add_option("--api-key-file", o->api_key_file,
+                  "file with more keys, one a line; # begins a comment")
+      ->check(CLI::ExistingFile)
+      ->group(kServer);
+  command
+      .add_option("--allowed-host", o->allowed_hosts,
+                  "without keys: a further name that requests may be sent to, may be repeated; *: "
+                  "any")
+      ->allow_extra_args(false)
+      ->group(kServer);
+  command
+      .add_option("--allowed-origin", o->allowed_origins,
+                  "a web origin whose pages may ask (CORS), may be repeated; *: any (none)")
+      ->allow_extra_args(false)
+      ->group(kServer);
+  command
+      .add_option("--log-prompts", o->log_prompts_bytes,
+                  "log the first so many bytes of each request's body")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str()
       ->group(kServer);
   command
       .add_option("--chat-template", o->chat_template,

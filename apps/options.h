@@ -46,8 +46,12 @@ struct ListenOptions {
   std::string host = "127.0.0.1";
   int32_t port = 8000;  // 0 = any free one
   std::string served_model_name;
-  std::string api_key;
-  std::string chat_template;  // path; "" = the model's own
+  std::vector<std::string> api_keys;
+  std::string api_key_file;  // one key a line; "" = none
+  std::vector<std::string> allowed_hosts;
+  std::vector<std::string> allowed_origins;
+  int64_t log_prompts_bytes = 0;  // of each body, into the log
+  std::string chat_template;      // path; "" = the model's own
   std::string tool_call_parser = "auto";
   std::string reasoning_parser = "auto";
   int32_t shutdown_timeout_s = 30;

@@ -6,9 +6,12 @@
 #include "apps/commands.h"
 #include "apps/house.h"
 #include "apps/read_file.h"
+#include "base/log.h"
 
 namespace apps {
 namespace {
+
+constexpr size_t kKeyFileBytesMax = 1 << 20;
 
 base::Result<std::unique_ptr<text::ChatTemplate>> read_template(const std::string& path) {
   ASSIGN_OR_RETURN(std::string source, read_file(path));
@@ -54,13 +57,44 @@ base::Result<api::Backend> load_backend(const ServingOptions& options,
   return backend;
 }
 
+// Keys of the command line and of the file. A file without any is an error: the server would be
+// open.
+base::Result<api::AccessOptions> access_options(const ListenOptions& listen) {
+  api::AccessOptions access{.api_keys = listen.api_keys,
+                            .allowed_hosts = listen.allowed_hosts,
+                            .allowed_origins = listen.allowed_origins};
+  if (!listen.api_key_file.empty()) {
+    ASSIGN_OR_RETURN(const std::string text, read_file(listen.api_key_file, kKeyFileBytesMax));
+    const std::vector<std::string> keys = api::parse_key_file(text);
+    if (keys.empty()) {
+      return base::error(base::Code::kInvalidArgument, "{}: no API key in it, expected one a line",
+                         listen.api_key_file);
+    }
+    access.api_keys.insert(access.api_keys.end(), keys.begin(), keys.end());
+  }
+  RETURN_IF_ERROR(api::check_access_options(access));
+  return access;
+}
+
+// Open to the network and to everybody in it is rarely meant.
+void warn_if_open(const api::ServerOptions& server) {
+  if (!server.access.api_keys.empty() || api::is_loopback_address(server.host)) return;
+  LOG_WARN("---------------------------------------------------------------------------");
+  LOG_WARN("{} can be reached from the network and no API key is asked for: everybody who",
+           server.host);
+  LOG_WARN("reaches port {} may use this server. Set --api-key or --api-key-file.", server.port);
+  LOG_WARN("---------------------------------------------------------------------------");
+}
+
 }  // namespace
 
 base::Result<void> serve(const ServingOptions& options, const ListenOptions& listen) {
   api::ServerOptions server;
   server.host = listen.host;
   server.port = static_cast<uint16_t>(listen.port);
-  server.api_key = listen.api_key;
+  ASSIGN_OR_RETURN(server.access, access_options(listen));
+  server.log_prompt_bytes = listen.log_prompts_bytes;
+  warn_if_open(server);
   server.served_model_name = served_name(options, listen);
   server.version = SPILLWAY_VERSION;
   server.tool_call_parser = listen.tool_call_parser;

@@ -261,6 +261,29 @@ def check_tour(findings):
         findings.add("docs/architecture.md", first, "tour", f"{stops} stops, expected 10")
 
 
+def check_threats(findings):
+    """Every row of the threat table in docs/security.md names at least one test, `path:Suite.Name` or `path:name`, that exists."""
+    page = TOP / "docs" / "security.md"
+    if not page.exists():
+        return
+    rows = 0
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("| ") or len(cells) != 3 or cells[0] == "threat":
+            continue
+        rows += 1
+        tests = re.findall(r"`([\w/.]+):([\w.]+)`", cells[2])
+        if not tests:
+            findings.add("docs/security.md", number, "threats", f"'{cells[0]}' names no test")
+        for path, name in tests:
+            suite, _, case = name.rpartition(".")
+            pattern = rf"TEST(_[FP])?\(\s*{suite},\s*{case}\)" if suite else rf"\bdef {case}\("
+            if not (TOP / path).exists() or not re.search(pattern, (TOP / path).read_text()):
+                findings.add("docs/security.md", number, "threats", f"{path} has no test {name}")
+    if rows == 0:
+        findings.add("docs/security.md", 1, "threats", "the table of threats is missing")
+
+
 def help_options(binary, subcommand):
     text = subprocess.run([binary] + subcommand + ["--help"], check=True, capture_output=True, text=True).stdout
     return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text)) - {"--help"}
@@ -316,6 +339,7 @@ def check_all(binary=None):
         if key not in used:
             findings.add(EXCEPTIONS.relative_to(TOP), number, "exceptions", f"{key[1]} needs no exception any more; remove the line")
     check_tour(findings)
+    check_threats(findings)
     if binary:
         check_options(binary, findings)
     return findings

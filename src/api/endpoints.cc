@@ -1,8 +1,5 @@
 #include "api/endpoints.h"
 
-#include <openssl/crypto.h>
-#include <openssl/sha.h>
-
 #include <algorithm>
 #include <ctime>
 
@@ -15,41 +12,16 @@
 namespace api {
 namespace {
 
-enum class Access { kOpen, kKeyed };
-
-// Takes the same time wherever the keys differ, and whatever their lengths: digests are compared.
-bool same_secret(std::string_view a, std::string_view b) {
-  unsigned char digest_a[SHA256_DIGEST_LENGTH], digest_b[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(a.data()), a.size(), digest_a);
-  SHA256(reinterpret_cast<const unsigned char*>(b.data()), b.size(), digest_b);
-  return CRYPTO_memcmp(digest_a, digest_b, sizeof digest_a) == 0;
-}
-
-bool has_key(const Service& service, const http::Request& request) {
-  const std::string& key = service.options().api_key;
-  if (key.empty()) return true;
-  const std::string_view value = request.header("authorization").value_or("");
-  constexpr std::string_view kBearer = "Bearer ";
-  return value.size() > kBearer.size() &&
-         http::equals_ignoring_case(value.substr(0, kBearer.size()), kBearer) &&
-         same_secret(value.substr(kBearer.size()), key);
-}
-
-// Adds a route with the request's record and, for keyed ones, the API key.
+// Adds a route with the request's record; who may ask is judged before its handler runs.
 void add(http::Router& router, Service& service, const char* method, const char* path,
          Access access, http::Handler handler) {
-  router.add(method, path,
-             [&service, access, path,
-              handler = std::move(handler)](http::Exchange& exchange) -> http::Task<void> {
-               const RequestRecord record(service, exchange, path);
-               if (access == Access::kKeyed && !has_key(service, exchange.request())) {
-                 http::Response response =
-                     error_response({Problem::kInvalidApiKey, "The API key is missing or wrong."});
-                 co_await exchange.respond(std::move(response));
-                 co_return;
-               }
-               co_await handler(exchange);
-             });
+  service.access().set_route(path, access);
+  router.add(
+      method, path,
+      [&service, path, handler = std::move(handler)](http::Exchange& exchange) -> http::Task<void> {
+        const RequestRecord record(service, exchange, path);
+        co_await handler(exchange);
+      });
 }
 
 http::Response json(std::string body) {
@@ -184,9 +156,9 @@ http::Router make_router(Service& service) {
           co_await exchange.respond(std::move(response));
         });
   };
-  add_answer("/health", Access::kOpen, health);
-  add_answer("/ready", Access::kOpen, ready);
-  add_answer("/health/ready", Access::kOpen, ready);
+  add_answer("/health", Access::kProbe, health);
+  add_answer("/ready", Access::kProbe, ready);
+  add_answer("/health/ready", Access::kProbe, ready);
   add_answer("/metrics", Access::kOpen, metrics);
   add_answer("/version", Access::kKeyed, version);
   add_answer("/v1/models", Access::kKeyed, models);
@@ -214,6 +186,13 @@ http::Router make_router(Service& service) {
         });
   }
   return router;
+}
+
+http::Verdict judge(Service& service, const http::Request& head, std::string_view route) {
+  http::Verdict verdict = service.access().judge(head, route);
+  if (verdict.answer)
+    verdict.answer->headers.push_back({"x-request-id", request_id_of(service, head)});
+  return verdict;
 }
 
 http::Response refusal_response(http::Refusal refusal, const std::string& message) {

@@ -2,12 +2,16 @@
 
 #include "api/json_writer.h"
 #include "base/check.h"
+#include "base/log.h"
 
 namespace api {
 namespace {
 
 constexpr const char* kInvalidRequest = "invalid_request_error";
 constexpr const char* kUnavailable = "service_unavailable";
+// Whatever failed inside may name paths and addresses: it is for the log.
+constexpr std::string_view kInternalMessage =
+    "The server failed to answer; its log says why, under the x-request-id of this answer.";
 constexpr const char* kRetryAfterSeconds = "1";
 
 constexpr ProblemRow kTable[] = {
@@ -28,6 +32,10 @@ constexpr ProblemRow kTable[] = {
      "method_not_allowed", false},
     {Problem::kInvalidApiKey, "the API key is missing or wrong", 401, "authentication_error",
      "invalid_api_key", false},
+    {Problem::kForbidden, "without API keys: the Host or the Origin is a foreign one", 403,
+     "permission_error", "forbidden", false},
+    {Problem::kUnsupportedMediaType, "the body of a POST is not application/json", 415,
+     kInvalidRequest, "unsupported_media_type", false},
     {Problem::kRequestTooLarge, "the body is over the limit", 413, kInvalidRequest,
      "request_too_large", false},
     {Problem::kHeaderTooLarge, "the header is over the limit", 431, kInvalidRequest,
@@ -58,7 +66,7 @@ const ProblemRow& row_of(Problem problem) {
 std::string error_json(const ApiError& error) {
   const ProblemRow& row = row_of(error.problem);
   std::string out = R"({"error":{"message":)";
-  append_json_string(out, error.message);
+  append_json_string(out, error.problem == Problem::kInternal ? kInternalMessage : error.message);
   out += R"(,"type":)";
   append_json_string(out, row.type);
   out += R"(,"param":)";
@@ -103,6 +111,7 @@ ApiError from_engine_error(const base::Error& error) {
     case base::Code::kInternal:
       break;
   }
+  LOG_ERROR("a request failed: {}", error.message);
   return {Problem::kInternal, error.message};
 }
 

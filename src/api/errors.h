@@ -26,6 +26,8 @@ enum class Problem : uint8_t {
   kRouteNotFound,
   kMethodNotAllowed,
   kInvalidApiKey,
+  kForbidden,
+  kUnsupportedMediaType,
   kRequestTooLarge,
   kHeaderTooLarge,
   kQueueFull,

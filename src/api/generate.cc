@@ -5,6 +5,7 @@
 
 #include "api/answer_format.h"
 #include "api/choice.h"
+#include "api/json_writer.h"
 #include "api/prepare.h"
 #include "api/request_record.h"
 #include "base/log.h"
@@ -242,12 +243,22 @@ http::Task<void> answer_stream(Service& service, http::Exchange& exchange, Gener
   }
 }
 
+// As JSON text, so that no byte of it can end the line.
+void log_body(const Service& service, std::string_view body) {
+  const int64_t bytes_max = service.options().log_prompt_bytes;
+  if (bytes_max == 0) return;
+  std::string text;
+  append_json_string(text, body.substr(0, static_cast<size_t>(bytes_max)));
+  LOG_INFO("body of {} bytes: {}", body.size(), text);
+}
+
 }  // namespace
 
 http::Task<void> generate(Service& service, http::Exchange& exchange, Endpoint endpoint) {
   using Outcome = std::variant<Prepared, ApiError>;
   const int64_t arrival_us = exchange.request().arrival_us;
   const int64_t now_s = std::time(nullptr);
+  log_body(service, exchange.request().body);
   std::function<Outcome(const std::string&)> job = [&model = service.model(), endpoint,
                                                     now_s](const std::string& body) {
     return prepare_generation(endpoint, body, model, now_s);

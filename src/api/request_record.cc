@@ -49,10 +49,14 @@ std::optional<TraceParent> parse_trace_parent(std::string_view header) {
   return TraceParent{std::string(trace), std::string(parent), std::string(flags)};
 }
 
+std::string request_id_of(Service& service, const http::Request& request) {
+  const auto given = request.header("x-request-id");
+  return given && usable_request_id(*given) ? std::string(*given) : service.random_hex();
+}
+
 RequestRecord::RequestRecord(Service& service, http::Exchange& exchange, std::string_view route)
     : service_(service), exchange_(exchange), route_(route) {
-  const auto given = exchange.request().header("x-request-id");
-  request_id_ = given && usable_request_id(*given) ? std::string(*given) : service.random_hex();
+  request_id_ = request_id_of(service, exchange.request());
   exchange.set_header("x-request-id", request_id_);
   begin_trace();
   exchange.attachment() = this;

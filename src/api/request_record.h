@@ -30,6 +30,9 @@ struct TraceParent {
 // Nothing: not such a header, which is then treated as absent.
 std::optional<TraceParent> parse_trace_parent(std::string_view header);
 
+// The client's own id, if it can go back into a header, or a new one.
+std::string request_id_of(Service& service, const http::Request& request);
+
 class RequestRecord {
  public:
   // `route`: of the router, borrowed. Sets the headers of the answer.

@@ -18,6 +18,9 @@ struct Server::State {
 
   http::ServerOptions http_options(const ServerOptions& options) {
     http::ServerOptions made{.limits = options.limits, .make_error = refusal_response};
+    made.judge = [this](const http::Request& head, std::string_view route) {
+      return judge(service, head, route);
+    };
     made.on_answer = [this](const http::Request& request, std::string_view route, int status,
                             int64_t duration_us) {
       // Those with a route have a record, which says more.

@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 
+#include "api/access.h"
 #include "base/result.h"
 #include "core/model_config.h"
 #include "engine/engine.h"
@@ -27,7 +28,7 @@ namespace api {
 struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;  // 0 takes a free one
-  std::string api_key;   // "" = none asked for; /health, /ready and /metrics never ask
+  AccessOptions access;  // REQUIRES: check_access_options() is well
   std::string
       served_model_name;  // "model" of answers and /v1/models; other names in requests are refused
   std::string version = "0.1.0";  // of /version
@@ -35,8 +36,9 @@ struct ServerOptions {
   std::string tool_call_parser = "auto";
   std::string reasoning_parser = "auto";
   http::ServerLimits limits;
-  int text_workers = 1;  // for small bodies; large ones have a thread of their own
-  int text_queue = 256;  // bodies that wait for a text worker; then 429
+  int text_workers = 1;          // for small bodies; large ones have a thread of their own
+  int text_queue = 256;          // bodies that wait for a text worker; then 429
+  int64_t log_prompt_bytes = 0;  // of each request's body; prompts are people's, so none
   std::chrono::milliseconds shutdown_timeout{30'000};  // running answers, after the first signal
   std::chrono::milliseconds flush_timeout{2'000};  // open connections, once no answer is being made
   std::chrono::milliseconds ping_interval{15'000};  // comment in a stream that has nothing to say

@@ -10,6 +10,7 @@
 namespace api {
 Service::Service(const ServerOptions& options)
     : options_(options),
+      access_(options.access, options.host),
       random_(std::random_device{}()),
       draws_(options.seed.value_or(random_())),
       workers_(options.text_workers, static_cast<size_t>(options.text_queue)) {}

@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 
+#include "api/access.h"
 #include "api/errors.h"
 #include "api/served_model.h"
 #include "api/server.h"
@@ -42,6 +43,7 @@ class Service {
 
   const ServerOptions& options() const { return options_; }
   TextWorkers& workers() { return workers_; }
+  AccessPolicy& access() { return access_; }
 
   void begin_drain() { draining_ = true; }
   bool draining() const { return draining_; }
@@ -91,6 +93,7 @@ class Service {
   void choose_parsers();
 
   ServerOptions options_;
+  AccessPolicy access_;
   std::optional<Backend> backend_;
   ServedModel model_;
   std::unique_ptr<telemetry::Metrics> metrics_;

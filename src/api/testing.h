@@ -231,8 +231,8 @@ class TestServer {
   }
   static std::string post_bytes(const std::string& path, const std::string& body,
                                 const std::string& headers = "") {
-    return "POST " + path + " HTTP/1.1\r\nConnection: close\r\n" + headers +
-           "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+    return "POST " + path + " HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\n" +
+           headers + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
   }
   std::string exchange(const std::string& bytes) {
     http::testing::RawClient client(port());

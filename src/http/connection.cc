@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
@@ -29,8 +30,15 @@ constexpr size_t kPipelinedBytesMax =
 constexpr size_t kReadBytes = 4096;
 constexpr size_t kBodyReadBytes =
     64 << 10;  // 512-byte reads, Beast's default, take 14 times as long for 2 MB
+constexpr size_t kPathBytesShown = 256;
 constexpr size_t kLingerBytesMax = 64 << 20;
 constexpr std::chrono::seconds kLingerTimeout{2};
+
+// What a connection holds unread at most: the head of a request, or the head or the trailer of a
+// chunk, which nothing else bounds; behind it what came with it, or what was kept.
+size_t buffered_bytes_max(const ServerLimits& limits) {
+  return static_cast<size_t>(limits.header_bytes_max) + kPipelinedBytesMax + 2 * kBodyReadBytes;
+}
 
 auto into(error_code& ec) {
   return asio::redirect_error(asio::use_awaitable, ec);
@@ -51,19 +59,36 @@ const std::string& http_date() {
   return text;
 }
 
-// A body in a coding that nobody here decodes, or one whose end cannot be found: with "identity"
-// Beast sees no body, and its bytes would be read as the next request.
-bool has_foreign_coding(const beast::http::fields& fields) {
-  const auto field = beast::http::field::transfer_encoding;
-  if (fields.count(field) == 0) return false;
-  const auto value = fields[field];
-  return fields.count(field) > 1 || !equals_ignoring_case({value.data(), value.size()}, "chunked");
+// What is wrong with a head over whose body two readers could disagree, or null: whoever stands
+// before this server must not see another end of the request than it does. A body in a coding that
+// nobody here decodes is one: with "identity" Beast sees no body, and its bytes would be read as
+// the next request. Beast itself refuses Content-Length beside chunked, and lengths that differ.
+template <typename Message>
+const char* framing_fault(const Message& message) {
+  using beast::http::field;
+  if (message.count(field::host) > 1) return "There must be one Host.";
+  if (message.count(field::content_length) > 1 ||
+      message[field::content_length].find(',') != beast::string_view::npos) {
+    return "There must be one Content-Length.";
+  }
+  if (message.count(field::transfer_encoding) == 0) return nullptr;
+  const auto value = message[field::transfer_encoding];
+  if (message.count(field::transfer_encoding) > 1 || message.version() < 11 ||
+      !equals_ignoring_case({value.data(), value.size()}, "chunked")) {
+    return "Transfer-Encoding must be chunked, alone, and of HTTP/1.1.";
+  }
+  return nullptr;
 }
 
-// Path and query of a request target in origin form or absolute form.
+// Path and query of a request target in origin form or absolute form. The authority of the latter
+// stands above the Host, as RFC 9112 has it.
 void split_target(std::string_view target, Request& request) {
   if (const size_t scheme = target.find("://"); !target.starts_with('/') && scheme != target.npos) {
     const size_t path = target.find('/', scheme + 3);
+    const std::string_view authority = target.substr(scheme + 3, path - (scheme + 3));
+    std::erase_if(request.headers,
+                  [](const Header& header) { return equals_ignoring_case(header.name, "host"); });
+    request.headers.push_back({"Host", std::string(authority)});
     target = path == target.npos ? std::string_view("/") : target.substr(path);
   }
   const size_t question = target.find('?');
@@ -74,7 +99,10 @@ void split_target(std::string_view target, Request& request) {
 }  // namespace
 
 Connection::Connection(asio::ip::tcp::socket socket, Shared& shared)
-    : shared_(shared), stream_(std::move(socket)), wake_timer_(stream_.get_executor()) {}
+    : shared_(shared),
+      stream_(std::move(socket)),
+      buffer_(buffered_bytes_max(shared.options.limits)),
+      wake_timer_(stream_.get_executor()) {}
 
 Connection::~Connection() {
   shared_.bodies_bytes -= body_bytes_;
@@ -84,7 +112,7 @@ Task<void> Connection::run() {
   const auto self = shared_from_this();
   while (keep_alive_) {
     if (!co_await read_request()) break;
-    co_await serve();
+    if (!std::exchange(judged_, false)) co_await serve();
     shared_.bodies_bytes -= std::exchange(body_bytes_, 0);
     if (gone_) break;
   }
@@ -107,7 +135,6 @@ void Connection::abort() {
 // True once there is at least one byte of a request.
 Task<bool> Connection::await_first_byte() {
   if (buffer_.size() > 0) co_return true;
-  if (buffer_.capacity() > kReadBytes) buffer_.shrink_to_fit();  // a large body has been read
   error_code ec;
   idle_ = true;
   stream_.expires_after(shared_.options.limits.idle_timeout);
@@ -138,13 +165,60 @@ Task<bool> Connection::read_request() {
     co_await refuse_unread(ec);
     co_return false;
   }
-  if (has_foreign_coding(parser_->get())) {
+  if (const char* fault = framing_fault(parser_->get())) {
     unread_input_ = true;
-    std::string message = "Transfer-Encoding must be chunked, alone.";
+    std::string message = fault;
     co_await refuse(Refusal::kMalformed, std::move(message));
     co_return false;
   }
+  take_head();
+  judged_ = co_await answer_from_head();
+  if (judged_) co_return keep_alive_;
   co_return co_await read_body();
+}
+
+// The head of the request, as handlers and judges see it, into request_.
+void Connection::take_head() {
+  const auto& message = parser_->get();
+  http_minor_ = message.version() >= 11 ? 1 : 0;
+  keep_alive_ = message.keep_alive();
+  request_ = {};
+  const auto method = message.method_string();
+  request_.method.assign(method.data(), method.size());
+  for (const auto& field : message) {
+    const auto name = field.name_string();
+    request_.headers.push_back({std::string(name.data(), name.size()),
+                                std::string(field.value().data(), field.value().size())});
+  }
+  split_target({message.target().data(), message.target().size()}, request_);
+  request_.arrival_us = monotonic_us();
+  head_only_ = request_.method == "HEAD";
+}
+
+// True: the judge had an answer. Where a body would follow, the connection is then closed: nobody
+// wants to read it.
+Task<bool> Connection::answer_from_head() {
+  headers_.clear();
+  if (!shared_.options.judge) co_return false;
+  const Router::Found found = shared_.router.find(request_.method, request_.path);
+  Verdict verdict = shared_.options.judge(request_, found.route);
+  headers_ = std::move(verdict.headers);
+  if (!verdict.answer) co_return false;
+  unread_input_ = !parser_->is_done();
+  if (unread_input_) keep_alive_ = false;
+  const int status = verdict.answer->status;
+  Exchange exchange(*this, Request{});
+  exchange.headers_ = std::move(headers_);
+  Response response = *std::move(verdict.answer);
+  co_await send_response(exchange, std::move(response));
+  report(request_, found.route, status);
+  co_return true;
+}
+
+void Connection::report(const Request& request, std::string_view route, int status) {
+  if (!shared_.options.on_answer) return;
+  const int64_t spent_us = request.arrival_us == 0 ? 0 : monotonic_us() - request.arrival_us;
+  shared_.options.on_answer(request, route, status, spent_us);
 }
 
 // Answers a request that could not be read to its end, where an answer makes sense.
@@ -168,23 +242,23 @@ Task<void> Connection::refuse_unread(error_code ec) {
   }
 }
 
-// The rest of the request after its header. False: refused or gone.
+// The rest of the request after its header. False: refused or gone. Bytes count when they are
+// there, not when they are announced: who announces and does not send keeps nobody else out.
 Task<bool> Connection::read_body() {
-  const ServerLimits& limits = shared_.options.limits;
-  bool fits = claim_body_bytes(static_cast<int64_t>(parser_->content_length().value_or(0)));
-  const auto expect = parser_->get()[beast::http::field::expect];
-  if (fits && !parser_->is_done() && parser_->get().version() >= 11 &&
-      equals_ignoring_case({expect.data(), expect.size()}, "100-continue")) {
+  const auto expect = request_.header("expect").value_or("");
+  if (!parser_->is_done() && http_minor_ == 1 && equals_ignoring_case(expect, "100-continue")) {
     if (!co_await send("HTTP/1.1 100 Continue\r\n\r\n", "", "")) co_return false;
   }
-  stream_.expires_after(limits.body_timeout);
+  stream_.expires_after(shared_.options.limits.body_timeout);
+  parser_->eager(true);  // all that is there at once: a chunk may hold one byte
   error_code ec;
+  bool fits = true;
   while (fits && !ec && !parser_->is_done()) {
-    if (body_bytes_ > static_cast<int64_t>(kBodyReadBytes)) buffer_.reserve(kBodyReadBytes);
+    if (body_bytes_ > static_cast<int64_t>(kReadBytes)) buffer_.reserve(kBodyReadBytes);
     auto token = into(ec);
     co_await beast::http::async_read_some(stream_, buffer_, *parser_, token);
-    const auto grown = static_cast<int64_t>(parser_->get().body().size()) - body_bytes_;
-    if (grown > 0) fits = claim_body_bytes(grown);  // chunked: the length was not announced
+    const auto grown = static_cast<int64_t>(parser_->get().body().capacity()) - body_bytes_;
+    if (grown > 0) fits = claim_body_bytes(grown);
   }
   if (fits && !ec) co_return true;
   if (ec) {
@@ -213,46 +287,34 @@ Task<void> Connection::refuse(Refusal refusal, std::string message) {
   Response response = shared_.options.make_error(refusal, message);
   const int status = response.status;
   co_await send_response(exchange, std::move(response));
-  if (shared_.options.on_answer) shared_.options.on_answer(exchange.request_, "", status, 0);
+  report(exchange.request_, "", status);
 }
 
 Task<void> Connection::serve() {
-  auto& message = parser_->get();
-  http_minor_ = message.version() >= 11 ? 1 : 0;
-  keep_alive_ = message.keep_alive();
-  Request request;
-  const auto method = message.method_string();
-  request.method.assign(method.data(), method.size());
-  split_target({message.target().data(), message.target().size()}, request);
-  for (const auto& field : message) {
-    const auto name = field.name_string();
-    request.headers.push_back({std::string(name.data(), name.size()),
-                               std::string(field.value().data(), field.value().size())});
-  }
-  request.body = std::move(message.body());
-  request.arrival_us = monotonic_us();
+  request_.body = std::move(parser_->get().body());
   parser_.reset();
-  head_only_ = request.method == "HEAD";
-
-  const Router::Found found = shared_.router.find(request.method, request.path);
-  Exchange exchange(*this, std::move(request));
+  if (buffer_.size() == 0 && buffer_.capacity() > kReadBytes) buffer_.shrink_to_fit();
+  const Router::Found found = shared_.router.find(request_.method, request_.path);
+  Exchange exchange(*this, std::move(request_));
+  exchange.headers_ = std::move(headers_);
   if (found.handler != nullptr) {
     co_await run_handler(*found.handler, exchange);
   } else {
-    const bool known = !found.allow.empty();
-    std::string text =
-        fmt::format("{} {} does not exist.", exchange.request_.method, exchange.request_.path);
-    if (known) text = fmt::format("{} takes {}.", exchange.request_.path, found.allow);
-    Response response =
-        shared_.options.make_error(known ? Refusal::kMethodNotAllowed : Refusal::kNotFound, text);
-    if (known) response.headers.push_back({"Allow", found.allow});
-    co_await send_response(exchange, std::move(response));
+    co_await answer_unrouted(exchange, found.allow);
   }
-  if (shared_.options.on_answer) {
-    const int status = exchange.status_ == 0 ? 499 : exchange.status_;
-    shared_.options.on_answer(exchange.request_, found.route, status,
-                              monotonic_us() - exchange.request_.arrival_us);
-  }
+  report(exchange.request_, found.route, exchange.status_ == 0 ? 499 : exchange.status_);
+}
+
+// The path does not exist, or takes other methods: those of `allow`.
+Task<void> Connection::answer_unrouted(Exchange& exchange, const std::string& allow) {
+  const std::string_view path = std::string_view(exchange.request_.path).substr(0, kPathBytesShown);
+  const std::string text =
+      allow.empty() ? fmt::format("{} {} does not exist.", exchange.request_.method, path)
+                    : fmt::format("{} takes {}.", path, allow);
+  Response response = shared_.options.make_error(
+      allow.empty() ? Refusal::kNotFound : Refusal::kMethodNotAllowed, text);
+  if (!allow.empty()) response.headers.push_back({"Allow", allow});
+  co_await send_response(exchange, std::move(response));
 }
 
 Task<void> Connection::run_handler(const Handler& handler, Exchange& exchange) {
@@ -318,7 +380,8 @@ Task<void> Connection::send_response(Exchange& exchange, Response response) {
   if (shared_.announce_close) keep_alive_ = false;
   exchange.status_ = response.status;
   std::string head = make_head(exchange, response.status, response.content_type, response.headers);
-  head += fmt::format("Content-Length: {}\r\n\r\n", response.body.size());
+  if (response.status != 204) head += fmt::format("Content-Length: {}\r\n", response.body.size());
+  head += "\r\n";
   const std::string_view body = head_only_ ? std::string_view() : std::string_view(response.body);
   co_await send(head, body, "");
 }

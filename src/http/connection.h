@@ -10,12 +10,12 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "http/exchange.h"
+#include "http/growing_body.h"
 #include "http/server.h"
 #include "http/wake_hub.h"
 
@@ -43,13 +43,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   friend class Exchange;
-  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  using Parser = boost::beast::http::request_parser<GrowingBody>;
 
   Task<bool> read_request();
+  void take_head();
+  Task<bool> answer_from_head();
   Task<bool> read_body();
   Task<bool> await_first_byte();
   Task<void> serve();
   Task<void> run_handler(const Handler& handler, Exchange& exchange);
+  Task<void> answer_unrouted(Exchange& exchange, const std::string& allow);
+  void report(const Request& request, std::string_view route, int status);
   bool claim_body_bytes(int64_t bytes);
   Task<void> refuse(Refusal refusal, std::string message);
   Task<void> refuse_unread(boost::system::error_code ec);
@@ -73,12 +77,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::beast::tcp_stream stream_;
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
+  Request request_;              // its head from take_head() on, its body until serve()
+  std::vector<Header> headers_;  // of its answer, as judged
   boost::asio::steady_timer wake_timer_;
   int64_t body_bytes_ = 0;  // of shared_.bodies_bytes
   int http_minor_ = 1;      // of the request being answered
   bool head_only_ = false;  // HEAD
   bool keep_alive_ = true;
   bool unread_input_ = false;  // the client may still be sending a request that was refused
+  bool judged_ = false;        // the request has its answer already
   bool idle_ = false;
   bool woken_ = false;
   bool gone_ = false;

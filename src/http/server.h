@@ -11,7 +11,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "http/exchange.h"
@@ -32,6 +34,12 @@ struct ServerLimits {
   std::chrono::milliseconds write_timeout{60'000};  // one write that the client does not take
 };
 
+// What a look at the head of a request decided.
+struct Verdict {
+  std::optional<Response> answer;  // instead of the route's: refused, or answered already
+  std::vector<Header> headers;     // of whatever answer follows
+};
+
 // What http/ refuses by itself.
 enum class Refusal : uint8_t {
   kMalformed,         // 400
@@ -47,6 +55,9 @@ struct ServerOptions {
   ServerLimits limits;
   // The answer to a refusal, for people in `message`; status included.
   std::function<Response(Refusal, const std::string& message)> make_error;
+  // Called with the head of every request (its body is empty), before its body is read and before a
+  // path that does not exist is said to. `route` is the registered path or "". May be empty.
+  std::function<Verdict(const Request& head, std::string_view route)> judge;
   // Called after every answer. `route` is the registered path or "".
   std::function<void(const Request&, std::string_view route, int status, int64_t duration_us)>
       on_answer;

@@ -48,6 +48,21 @@ class RawClient {
     return true;
   }
 
+  // As many bytes as the other side and the sockets between take without being waited for long.
+  int64_t send_without_waiting(std::string_view bytes) {
+    timeval limit{.tv_sec = 0, .tv_usec = 200'000};
+    setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    const size_t before = bytes.size();
+    while (!bytes.empty()) {
+      const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (n <= 0) break;
+      bytes.remove_prefix(static_cast<size_t>(n));
+    }
+    return static_cast<int64_t>(before - bytes.size());
+  }
+  // Sends nothing more, but would read on.
+  void shut_down_sending() { shutdown(fd_, SHUT_WR); }
+
   // Everything up to the end of the connection.
   std::string read_all() {
     while (fill()) {
