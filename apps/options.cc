@@ -137,19 +137,11 @@ void add_engine_options(CLI::App& command, ServingOptions* o) {
       ->group(kPerformance);
 }
 
-void add_listen_options(CLI::App& command, ListenOptions* o) {
-  constexpr const char* kServer = "Server";
-  command.add_option("--host", o->host, "address to listen on")
-      ->capture_default_str()
-      ->group(kServer);
-  command.add_option("--port", o->port, "port to listen on; 0: any free one")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str()
-      ->group(kServer);
-  command
-      .add_option("--served-model-name", o->served_model_name,
-                  "model name in the API (default: from the file)")
-      ->group(kServer);
+namespace {
+
+constexpr const char* kServer = "Server";
+
+void add_access_options(CLI::App& command, ListenOptions* o) {
   command
       .add_option("--api-key", o->api_keys,
                   "clients must send it, or another one if given again (none asked; also "
@@ -179,6 +171,42 @@ void add_listen_options(CLI::App& command, ListenOptions* o) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str()
       ->group(kServer);
+}
+
+void add_limit_options(CLI::App& command, ListenOptions* o) {
+  command
+      .add_option("--max-connections", o->max_connections,
+                  "open connections, and so streams; more are answered 503")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(kServer);
+  command
+      .add_option("--max-body-size", o->max_body_size,
+                  "of a request, such as 32MiB; a larger one is answered 413")
+      ->capture_default_str()
+      ->group(kServer);
+  command
+      .add_option("--idle-timeout", o->idle_timeout_s,
+                  "seconds that a connection may wait between two requests")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str()
+      ->group(kServer);
+}
+
+}  // namespace
+
+void add_listen_options(CLI::App& command, ListenOptions* o) {
+  command.add_option("--host", o->host, "address to listen on")
+      ->capture_default_str()
+      ->group(kServer);
+  command.add_option("--port", o->port, "port to listen on; 0: any free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str()
+      ->group(kServer);
+  command
+      .add_option("--served-model-name", o->served_model_name,
+                  "model name in the API (default: from the file)")
+      ->group(kServer);
   command
       .add_option("--chat-template", o->chat_template,
                   "Jinja file to use instead of the model's own template")
@@ -204,6 +232,8 @@ void add_listen_options(CLI::App& command, ListenOptions* o) {
       ->check(CLI::Range(0, 86400))
       ->capture_default_str()
       ->group(kServer);
+  add_access_options(command, o);
+  add_limit_options(command, o);
 }
 
 std::vector<std::string> with_hyphens(int argc, char** argv) {

@@ -50,6 +50,9 @@ struct ListenOptions {
   std::string api_key_file;  // one key a line; "" = none
   std::vector<std::string> allowed_hosts;
   std::vector<std::string> allowed_origins;
+  int32_t max_connections = 4096;
+  std::string max_body_size = "32MiB";
+  int32_t idle_timeout_s = 75;
   int64_t log_prompts_bytes = 0;  // of each body, into the log
   std::string chat_template;      // path; "" = the model's own
   std::string tool_call_parser = "auto";

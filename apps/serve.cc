@@ -1,4 +1,6 @@
 // spillway serve: the house behind the OpenAI API.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -7,11 +9,14 @@
 #include "apps/house.h"
 #include "apps/read_file.h"
 #include "base/log.h"
+#include "base/sizes.h"
 
 namespace apps {
 namespace {
 
 constexpr size_t kKeyFileBytesMax = 1 << 20;
+constexpr int64_t kBodyBytesMax = int64_t{1} << 30;
+constexpr int32_t kOwnFiles = 256;  // weights, the disk tier, the log
 
 base::Result<std::unique_ptr<text::ChatTemplate>> read_template(const std::string& path) {
   ASSIGN_OR_RETURN(std::string source, read_file(path));
@@ -76,6 +81,36 @@ base::Result<api::AccessOptions> access_options(const ListenOptions& listen) {
   return access;
 }
 
+// A connection is a file: raises the soft limit of files, and lowers `connections` to what the hard
+// one leaves beside the server's own.
+void make_room_for(int32_t& connections) {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  const rlim_t wanted = static_cast<rlim_t>(connections) + kOwnFiles;
+  if (files.rlim_cur >= wanted) return;
+  files.rlim_cur = std::min(wanted, files.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_cur >= wanted) return;
+  connections = std::max(1, static_cast<int32_t>(files.rlim_cur) - kOwnFiles);
+  LOG_WARN("at most {} connections: the limit of open files is {}", connections, files.rlim_cur);
+}
+
+base::Result<http::ServerLimits> http_limits(const ListenOptions& listen) {
+  http::ServerLimits limits;
+  limits.connections_max = listen.max_connections;
+  make_room_for(limits.connections_max);
+  auto body_bytes = base::parse_bytes(listen.max_body_size);
+  if (!body_bytes.ok() || body_bytes.value() < 1 || body_bytes.value() > kBodyBytesMax) {
+    return base::error(base::Code::kInvalidArgument,
+                       "--max-body-size {}: expected a size such as 32MiB, up to 1GiB",
+                       listen.max_body_size);
+  }
+  limits.body_bytes_max = body_bytes.value();
+  limits.bodies_bytes_max = std::max(limits.bodies_bytes_max, 4 * limits.body_bytes_max);
+  limits.idle_timeout = std::chrono::seconds(listen.idle_timeout_s);
+  return limits;
+}
+
 // Open to the network and to everybody in it is rarely meant.
 void warn_if_open(const api::ServerOptions& server) {
   if (!server.access.api_keys.empty() || api::is_loopback_address(server.host)) return;
@@ -99,6 +134,7 @@ base::Result<void> serve(const ServingOptions& options, const ListenOptions& lis
   server.version = SPILLWAY_VERSION;
   server.tool_call_parser = listen.tool_call_parser;
   server.reasoning_parser = listen.reasoning_parser;
+  ASSIGN_OR_RETURN(server.limits, http_limits(listen));
   // Requests wait first for a text worker, then for the engine: the one bound holds for both
   // places. More than all connections cannot wait.
   server.text_queue =

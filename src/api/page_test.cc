@@ -47,7 +47,7 @@ TEST(Page, NamesNothingElsewhere) {
 
 TEST(Page, IsOpenWhereAKeyIsAskedForAndItsStateIsNot) {
   ServerOptions options = testing::test_options();
-  options.api_key = "secret";
+  options.access.api_keys = {"secret"};
   TestServer server(options);
   EXPECT_THAT(server.get("/"), HasSubstr("HTTP/1.1 200"));
   EXPECT_THAT(server.get("/spillway/state"), HasSubstr("HTTP/1.1 401"));

@@ -158,9 +158,14 @@ Task<bool> Connection::read_request() {
   parser_->header_limit(static_cast<uint32_t>(limits.header_bytes_max));
   parser_->body_limit(static_cast<uint64_t>(limits.body_bytes_max));
   stream_.expires_after(limits.header_timeout);
+  // Beast's own limit is overlooked where a head of many lines comes in pieces; a full buffer is
+  // not.
+  buffer_.max_size(
+      std::max(static_cast<size_t>(limits.header_bytes_max), buffer_.size() + kReadBytes));
   error_code ec;
   auto token = into(ec);
   co_await beast::http::async_read_header(stream_, buffer_, *parser_, token);
+  buffer_.max_size(buffered_bytes_max(limits));
   if (ec) {
     co_await refuse_unread(ec);
     co_return false;
@@ -229,7 +234,7 @@ Task<void> Connection::refuse_unread(error_code ec) {
                          ec != error::end_of_stream && ec != error::partial_message;
   unread_input_ = true;
   std::string message = fmt::format("Malformed HTTP request: {}.", ec.message());
-  if (ec == error::header_limit) {
+  if (ec == error::header_limit || (ec == error::buffer_overflow && !parser_->is_header_done())) {
     message = fmt::format("The request header is over {} bytes.", limits.header_bytes_max);
     co_await refuse(Refusal::kHeaderTooLarge, std::move(message));
   } else if (ec == error::body_limit) {
@@ -452,6 +457,18 @@ void Connection::watch() {
       [self = shared_from_this()](error_code ec) { self->on_readable(ec); });
 }
 
+// The client has sent as much ahead as is kept. Behind unread bytes only a reset can be seen, or
+// what comes back for bytes that are written.
+void Connection::watch_for_reset() {
+  watching_ = true;
+  stream_.socket().async_wait(asio::ip::tcp::socket::wait_error,
+                              [self = shared_from_this()](error_code ec) {
+                                self->watching_ = false;
+                                if (!ec && !self->stopping_) self->gone_ = true;
+                                self->signal();
+                              });
+}
+
 void Connection::on_readable(error_code ec) {
   watching_ = false;
   // Cancelled, closed by abort(), or too late to be cancelled: then what came is the next read's.
@@ -461,8 +478,7 @@ void Connection::on_readable(error_code ec) {
       recv(stream_.socket().native_handle(), space.data(), space.size(), MSG_DONTWAIT);
   if (n > 0) {  // the next request, ahead of time
     buffer_.commit(static_cast<size_t>(n));
-    if (buffer_.size() < kPipelinedBytesMax) watch();
-    return;
+    return buffer_.size() < kPipelinedBytesMax ? watch() : watch_for_reset();
   }
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return watch();
   gone_ = true;

@@ -70,6 +70,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Task<bool> wait(std::chrono::milliseconds timeout);
   void signal();
   void watch();
+  void watch_for_reset();
   void on_readable(boost::system::error_code ec);
   Task<void> stop_watching();
 
