@@ -17,9 +17,13 @@ SANITIZED = {"decode_attention_test": "*NeverUsesWhatARowDoesNotSee", "prefill_h
              "prefill_portable_test": "*NeverUsesWhatARowDoesNotSee", "row_ops_cuda_test": "*Gates*:*EmbedCopies*:*AddRmsNorm*",
              "transfers_cuda_test": "*AGatherReplaysInAGraph*:*EverySaveMethod*", "page_score_cuda_test": "*SkipsRows*",
              "page_select_cuda_test": "*SaysWhen*", "select_cuda_test": "*FewPagesFromTheFirstToken", "sample_cuda_test": "*CutsAmong*",
-             "page_stats_cuda_test": "*", "kv_seal_cuda_test": "*", "page_fused_cuda_test": "*", "overlap_cuda_test": "*RowsThatMissNothing*",
+             "page_stats_cuda_test": "*", "kv_seal_cuda_test": "*", "page_fused_cuda_test": "*", "overlap_cuda_test": "*HasTheBitsOfAttention*",
              "row_saves_cuda_test": "*RowsArrive*", "quantised_cuda_test": "*Embeds*:*AGraphReplays*", "fp8_rows_cuda_test": "*",
              "fp8_linear_cuda_test": "*AGraphReplays*", "linear_cuda_test": "*AGraphReplays*"}
+
+
+# Too slow under racecheck; what it runs is checked by the programs of its parts.
+NOT_RACECHECKED = {"select_cuda_test"}
 
 
 def row(what, must, measured, ok, **more):

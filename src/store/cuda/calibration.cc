@@ -59,7 +59,7 @@ struct Pools {
     return pools;
   }
 
-  GatherArgs gather(int run, int num_blocks, int64_t bytes_in_flight) const {
+  GatherArgs gather(int run, int num_blocks) const {
     const int64_t first = run % (num_pages / batch) * batch;
     const auto* list = lists.as<int32_t>();
     return {.homes = homes.data(),
@@ -72,8 +72,7 @@ struct Pools {
             .list_stride = batch,
             .num_blocks = num_blocks,
             .cluster_blocks = 2,
-            .own_sms = true,
-            .bytes_in_flight = bytes_in_flight};
+            .own_sms = true};
   }
 
   // Groups of kRunPages at the places of a permutation.
@@ -94,7 +93,6 @@ struct Pools {
 struct LoadTrial {
   LoadMethod method = LoadMethod::kBulk;
   int blocks = 0;
-  int64_t bytes_in_flight = kGatherBytesInFlight;
   double gb_per_s = 0.0;
 };
 
@@ -104,7 +102,7 @@ base::Result<double> measure_gather(device::cuda::Stream& stream, const Pools& p
   ASSIGN_OR_RETURN(const Event end, Event::create(true));
   std::vector<double> times;
   for (int run = 0; run <= kRuns; ++run) {
-    const GatherArgs args = pools.gather(run, trial.blocks, trial.bytes_in_flight);
+    const GatherArgs args = pools.gather(run, trial.blocks);
     stream.record(begin);
     trial.method == LoadMethod::kBulk ? gather_bulk(stream.handle(), args)
                                       : gather_uva(stream.handle(), args);
@@ -123,24 +121,20 @@ base::Result<void> choose_load(const device::cuda::GpuInfo& gpu, const Pools& po
   std::vector<LoadTrial> trials = {
       {LoadMethod::kUva, 4}, {LoadMethod::kUva, 8}, {LoadMethod::kUva, 16}};
   if (gpu.is_hopper()) {
-    trials.insert(trials.begin(), {{LoadMethod::kBulk, 2},
-                                   {LoadMethod::kBulk, 4},
-                                   {LoadMethod::kBulk, 8},
-                                   {LoadMethod::kBulk, 4, 2 * kGatherBytesInFlight}});
+    trials.insert(trials.begin(),
+                  {{LoadMethod::kBulk, 2}, {LoadMethod::kBulk, 4}, {LoadMethod::kBulk, 8}});
   }
   double best = 0.0;
   for (LoadTrial& trial : trials) {
     ASSIGN_OR_RETURN(trial.gb_per_s, measure_gather(stream, pools, trial));
     best = std::max(best, trial.gb_per_s);
-    rows->push_back({fmt::format("{} x {}, {} KB in flight", core::name(trial.method), trial.blocks,
-                                 trial.bytes_in_flight >> 10),
-                     trial.gb_per_s});
+    rows->push_back(
+        {fmt::format("{} x {}", core::name(trial.method), trial.blocks), trial.gb_per_s});
   }
   const auto at = std::ranges::find_if(
       trials, [&](const LoadTrial& trial) { return trial.gb_per_s >= 0.97 * best; });
   chosen->load = at->method;
   chosen->gather_blocks = at->blocks;
-  chosen->bytes_in_flight = at->bytes_in_flight;
   return {};
 }
 
@@ -189,11 +183,9 @@ bool parse_choice(const std::string& text, Calibration* found) {
   std::istringstream words(text);
   std::string load, save, rest;
   int blocks = 0;
-  int64_t bytes = 0;
-  if (!(words >> load >> blocks >> bytes >> save) || words >> rest) return false;
+  if (!(words >> load >> blocks >> save) || words >> rest) return false;
   if (blocks < 1 || blocks > 64) return false;
-  if (bytes < kGatherBytesInFlight || bytes > 2 * kGatherBytesInFlight) return false;
-  Calibration parsed{.gather_blocks = blocks, .bytes_in_flight = bytes};
+  Calibration parsed{.gather_blocks = blocks};
   for (const auto method : {LoadMethod::kUva, LoadMethod::kBulk}) {
     if (load == core::name(method)) parsed.load = method;
   }
@@ -244,9 +236,8 @@ void keep_calibration(const std::string& file, const device::cuda::GpuInfo& gpu,
     if (!line.starts_with(own)) text += line + "\n";
   }
   lines.close();
-  text +=
-      fmt::format("{}{} {} {} {}\n", own, core::name(calibration.load), calibration.gather_blocks,
-                  calibration.bytes_in_flight, core::name(calibration.save));
+  text += fmt::format("{}{} {} {}\n", own, core::name(calibration.load), calibration.gather_blocks,
+                      core::name(calibration.save));
   // Renamed into place: another process never reads half a file.
   const std::string written = file + ".new";
   std::error_code failed;

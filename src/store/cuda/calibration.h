@@ -7,7 +7,6 @@
 #include "base/result.h"
 #include "core/kv_options.h"
 #include "device/cuda/runtime.h"
-#include "store/cuda/gather_plan.h"
 #include "store/cuda/transfers.h"
 
 namespace store::cuda {
@@ -15,7 +14,6 @@ namespace store::cuda {
 struct Calibration {
   core::LoadMethod load = core::LoadMethod::kAuto;
   int gather_blocks = 0;
-  int64_t bytes_in_flight = kGatherBytesInFlight;  // of a gather, all blocks together
   core::SaveMethod save = core::SaveMethod::kAuto;
 };
 
@@ -25,10 +23,9 @@ struct CalibrationRow {
   double gb_per_s = 0.0;
 };
 
-// Of what can run inside a step without the host: the gather with the fewest blocks and bytes
-// in flight that comes within 3 % of the fastest (memory behind another processor answers later, so
-// that more must be on their way); of saves, the one that costs the neighbours least within 10 % of
-// the fastest. Well under a second. Errors: kTooLarge (128 MiB on each side).
+// Of what can run inside a step without the host: the gather with the fewest blocks that comes
+// within 3 % of the fastest; of saves, the one that costs the neighbours least within 10 % of the
+// fastest. Well under a second. Errors: kTooLarge (128 MiB on each side).
 base::Result<Calibration> calibrate(const device::cuda::GpuInfo& gpu, int64_t page_bytes,
                                     std::vector<CalibrationRow>* rows);
 

@@ -41,14 +41,12 @@ base::Result<Calibration> choose(const device::cuda::GpuInfo& gpu, const Transfe
     std::string text;
     for (const CalibrationRow& row : rows)
       text += fmt::format("; {} {:.1f} GB/s", row.what, row.gb_per_s);
-    LOG_INFO("pages of {} bytes load by {} on {} blocks, {} KB in flight, and save by {}{}",
-             options.page_bytes, core::name(measured.load), measured.gather_blocks,
-             measured.bytes_in_flight >> 10, core::name(measured.save), text);
+    LOG_INFO("pages of {} bytes load by {} on {} blocks and save by {}{}", options.page_bytes,
+             core::name(measured.load), measured.gather_blocks, core::name(measured.save), text);
   }
   if (options.load == LoadMethod::kAuto) {
     chosen.load = measured.load;
     chosen.gather_blocks = measured.gather_blocks;
-    chosen.bytes_in_flight = measured.bytes_in_flight;
   }
   if (options.save == SaveMethod::kAuto) chosen.save = measured.save;
   return chosen;
@@ -114,7 +112,6 @@ class TransfersImpl : public Transfers {
     GatherArgs args = given;
     if (args.num_blocks == 0) {
       args.num_blocks = chosen_.gather_blocks;
-      args.bytes_in_flight = chosen_.bytes_in_flight;
       args.cluster_blocks = chosen_.gather_blocks % 2 == 0 ? 2 : 1;
       args.own_sms = true;
     }

@@ -64,8 +64,8 @@ struct GatherArgs {
   int32_t* arrived_bytes =
       nullptr;  // (num_places, list_stride) added to, by entry; null: none does
   const int32_t* miss_entries = nullptr;  // (num_places, list_stride) of each miss
-  // Of the kernel, an SM each at most. 0: Transfers::gather() chooses this and the next three by
-  // what was calibrated; the kernels alone take 4 and 16.
+  // Of the kernel, an SM each at most. 0: Transfers::gather() chooses this and the next two by what
+  // was calibrated; the kernels alone take 4 and 16.
   int num_blocks = 0;
   // Blocks that are placed together (a cluster; divides num_blocks): 2 share one TPC, so that the
   // gather takes whole TPCs from its neighbours. gather_bulk() only.
