@@ -15,28 +15,43 @@ using Cells = std::array<core::CellShare, core::kStripCellsMax>;
 
 class DrawnExecutor : public exec::Executor {
  public:
-  base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan&,
+  base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                          core::StepResult* result) override {
+    for (const core::DiskMove& fetch : transfers.fetches) fetches.push_back(fetch.block);
+    result->fetched = std::exchange(arrived, {});
     result->segments.resize(plan.segments.size());
     for (size_t i = 0; i < plan.segments.size(); ++i) {
       core::SegmentResult& r = result->segments[i];
+      r = {};
       r.seq = plan.segments[i].seq;
       r.sampled = plan.segments[i].sample;
       r.token = 7;
       r.pages_selected = 10;
       r.pages_missed = 1;
+      r.working_set_frames = working_set_frames;
     }
     return {};
   }
+  uint64_t num_disk_records() const override { return disk_records; }
   void draw_pages(int32_t, core::SeqId, core::PageStrip*) const override { ++draws; }
 
   mutable int64_t draws = 0;
+  int32_t working_set_frames = 0;  // of every decode row
+  uint64_t disk_records = 0;
+  std::vector<core::BlockId> fetches;              // asked for
+  std::vector<core::StepResult::Fetched> arrived;  // to be told by the next step
 };
 
 class LiveViewTest : public ::testing::Test {
  protected:
-  LiveViewTest() {
+  LiveViewTest() { make({}); }
+  struct Tiers {
+    int32_t num_blocks = 256, num_frames = 0;
+  };
+  void make(const Tiers& tiers) {
     EngineOptions options;
+    options.sparse.budget_tokens = tiers.num_frames > 0 ? 64 : 0;
+    options.tiers.admission = core::Admission::kWorkingSet;
     core::ModelConfig model;
     model.vocab_size = 1000;
     model.num_layers = 1;
@@ -44,8 +59,9 @@ class LiveViewTest : public ::testing::Test {
     const ResolvedSizes sizes{.max_num_seqs = 2,
                               .max_num_batched_tokens = 64,
                               .page_tokens = 16,
-                              .num_blocks = 256,
-                              .context_max = 4096};
+                              .num_blocks = tiers.num_blocks,
+                              .num_frames = tiers.num_frames,
+                              .context_max = tiers.num_blocks * 16};
     engine_ = make_engine(options, sizes, model, executor_, "test", [this] { return now_us_; });
   }
   void submit(uint64_t id, size_t prompt_tokens, int32_t max_tokens = 1000) {
@@ -153,6 +169,54 @@ TEST_F(LiveViewTest, ShowsTheFirstOfMany) {
   const core::LiveState state = engine_->live_state();
   EXPECT_EQ(state.sequences.size(), core::kLiveSequencesMax);
   EXPECT_EQ(state.sequences_left_out, 8);
+}
+
+TEST_F(LiveViewTest, SaysWhoDoesNotFitAndWhatOnlyTheDeviceKnows) {
+  make({.num_blocks = 256, .num_frames = 24});
+  submit(1, 100);
+  submit(2, 90);
+  run_for(200'000);  // both grow to twice what the device has room for
+  executor_.working_set_frames = 14;
+  run_for(40'000);
+  engine_->live_state();
+  now_us_ += 500'000;
+  engine_->step();
+  const core::LiveState state = engine_->live_state();
+  ASSERT_EQ(state.sequences.size(), 2u);
+  EXPECT_EQ(state.sequences[0].state, State::kDecode);
+  EXPECT_EQ(state.sequences[0].working_set_rows, 14);
+  EXPECT_EQ(state.sequences[1].state, State::kPutBack);
+  const core::LiveSequenceState& second = state.sequences[1];
+  EXPECT_FALSE(second.resident);
+  EXPECT_EQ(second.strip.device_known, core::Known::kCounts) << "the executor drew nothing";
+  EXPECT_EQ(second.strip.host[0], core::kWholeCell);
+  EXPECT_LT(second.rows, second.strip.num_pages);
+}
+
+TEST_F(LiveViewTest, ShowsAPrefixComeBackFromDisk) {
+  executor_.disk_records = 64;
+  make({.num_blocks = 16});
+  submit(1, 161, 1);
+  run_for(10'000);
+  submit(2, 240, 1);  // takes the blocks of the first
+  run_for(10'000);
+  submit(1, 161, 1);
+  engine_->live_state();
+  run_for(5'000);
+  ASSERT_GE(executor_.fetches.size(), 4u);
+  const auto pages = static_cast<int32_t>(executor_.fetches.size());
+  core::LiveSequenceState reading = engine_->live_state().sequences.at(0);
+  EXPECT_EQ(reading.state, State::kReading);
+  EXPECT_EQ(reading.strip.disk[static_cast<size_t>(11 - 1 - pages)], core::kWholeCell);
+  executor_.arrived = {{executor_.fetches.front(), true}};
+  engine_->step();
+  now_us_ += 500'000;
+  engine_->step();
+  reading = engine_->live_state().sequences.at(0);
+  EXPECT_EQ(reading.strip.disk[static_cast<size_t>(11 - 1 - pages)], 0);
+  EXPECT_EQ(reading.strip.host[static_cast<size_t>(11 - 1 - pages)], core::kWholeCell);
+  EXPECT_EQ(engine_->live_state().disk_records, 64);
+  EXPECT_GT(engine_->live_state().disk_records_used, 0);
 }
 
 TEST(PageStrip, CellsStandForEqualRuns) {
