@@ -80,6 +80,7 @@ core::Request Generation::make_request(const PreparedPrompt& prompt, int32_t k,
   request.prompt = prompt.tokens;
   request.sampling = r.sampling;
   request.sampling.max_tokens = prompt.max_tokens;
+  request.open_ended = prompt.open_ended;
   request.sampling.seed = seed + static_cast<uint64_t>(k);
   request.sampling.logprobs = r.logprobs;
   request.sampling.prompt_logprobs = r.prompt_logprobs;

@@ -160,6 +160,7 @@ Failure fit_context(const GenerateRequest& request, int32_t context_max, Prepare
   }
   const int64_t wanted = request.max_tokens.value_or(chat ? context_max : kCompletionTokensDefault);
   prompt.max_tokens = static_cast<int32_t>(std::min(wanted, room));
+  prompt.open_ended = !request.max_tokens && wanted >= room;
   if (request.sampling.min_tokens > prompt.max_tokens) {
     return invalid("min_tokens",
                    "`min_tokens` must be at most the room for the completion ({}), got {}.",

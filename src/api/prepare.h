@@ -22,7 +22,8 @@ struct PreparedPrompt {
   std::vector<core::TokenId> tokens;  // not empty; all in the vocabulary
   std::string text;                   // completions with echo: what the answer starts with
   text::PromptReasoning reasoning = text::PromptReasoning::kNone;  // where a chat's prompt left it
-  int32_t max_tokens = 0;  // tokens.size() + max_tokens <= context_max
+  int32_t max_tokens = 0;   // tokens.size() + max_tokens <= context_max
+  bool open_ended = false;  // max_tokens is what the context leaves: nobody asked for it
 };
 
 struct Prepared {

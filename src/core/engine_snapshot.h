@@ -37,15 +37,16 @@ struct StepSizes {
 
 struct EngineSnapshot {
   // Gauges.
-  int64_t requests_running = 0;   // admitted, holding blocks
-  int64_t requests_put_back = 0;  // of those, without rows in the last step: their working sets
-                                  // did not fit
-  int64_t requests_waiting = 0;   // in the inbox or queue, preempted ones included
-  int64_t requests_deferred = 0;  // of those, waiting for their prefix from the disk
-  int64_t blocks_total = 0;       // = free + in use + cached
-  int64_t blocks_free = 0;        // hold nothing
-  int64_t blocks_in_use = 0;      // held by an unfinished sequence
-  int64_t blocks_cached = 0;      // held by the prefix index alone; reclaimed when needed
+  int64_t requests_running = 0;    // admitted, holding blocks
+  int64_t requests_put_back = 0;   // of those, without rows in the last step: their working sets
+                                   // did not fit
+  int64_t requests_waiting = 0;    // in the inbox or queue, preempted ones included
+  int64_t requests_preempted = 0;  // of those, preempted
+  int64_t requests_deferred = 0;   // of those, waiting for their prefix from the disk
+  int64_t blocks_total = 0;        // = free + in use + cached
+  int64_t blocks_free = 0;         // hold nothing
+  int64_t blocks_in_use = 0;       // held by an unfinished sequence
+  int64_t blocks_cached = 0;       // held by the prefix index alone; reclaimed when needed
   // Counters.
   int64_t steps = 0;
   int64_t rows_run = 0;     // tokens computed, prompt and decode
@@ -61,6 +62,8 @@ struct EngineSnapshot {
   int64_t disk_cache_hits = 0;       // tokens found there
   int64_t prompt_tokens_disk = 0;    // of prompt_tokens_cached: from the disk
   int64_t preemptions = 0;
+  int64_t blocks_grown = 0;       // taken for generated tokens
+  int64_t tokens_recomputed = 0;  // after a preemption, since they were no longer cached
   int64_t requests_finished_stop = 0, requests_finished_length = 0, requests_aborted = 0,
           requests_failed = 0;
   int64_t requests_refused = 0;  // inbox full

@@ -50,6 +50,9 @@ struct Request {
   AttentionPolicy policy;
   std::string cache_salt;        // sequences share cached pages only with equal salts
   bool use_prefix_cache = true;  // false: neither reads nor feeds the prefix cache
+  // Nobody asked for max_tokens: it is what the context leaves. When the engine's context turns out
+  // smaller, the answer ends there (kLength) instead of failing.
+  bool open_ended = false;
   int64_t arrival_us = 0;        // monotonic clock, before tokenisation
 };
 

@@ -91,6 +91,13 @@ RequestLimits request_limits(const EngineOptions& options, const ResolvedSizes& 
           .budget_max = options.sparse.budget_tokens};
 }
 
+// An open-ended request takes what the context leaves, one token at least.
+void clip(core::Request* request, int64_t prompt_len, int32_t context_max) {
+  const int64_t room = context_max - prompt_len;
+  if (!request->open_ended || request->sampling.max_tokens <= room || room < 1) return;
+  request->sampling.max_tokens = static_cast<int32_t>(room);
+}
+
 bool runs_layers(const core::StepPlan& plan) {
   return !plan.segments.empty() && !plan.segments.back().activations.empty();
 }
@@ -197,6 +204,7 @@ base::Result<void> ServingEngine::submit(core::Request request,
   }
   RequestLimits limits = limits_;
   limits.context_max = context_max();
+  clip(&request, std::ssize(request.prompt), limits.context_max);
   RETURN_IF_ERROR(check_request(request, limits));
   events->reserve();
   auto sequence = std::make_unique<LiveSequence>();
@@ -330,14 +338,18 @@ bool ServingEngine::is_too_long(const LiveSequence& s) const {
   return !s.ended && int64_t{s.prompt_len} + s.request.sampling.max_tokens > context_max();
 }
 
-// Those that no longer fit, were they alone. Between steps.
+// Those that no longer fit, were they alone; open-ended ones get as many tokens as do. Between
+// steps.
 void ServingEngine::end_too_long() {
   if (!std::exchange(has_too_long_, false)) return;
   for (const auto& sequence : live_) {
-    if (!is_too_long(*sequence)) continue;
+    clip(&sequence->request, sequence->prompt_len, context_max());
+    const bool is_full = sequence->request.open_ended && !sequence->ended &&
+                         sequence->num_generated() > 0 && sequence->num_tokens() >= context_max();
+    if (!is_full && !is_too_long(*sequence)) continue;
     Outcome& outcome = add_outcome(sequence.get());
-    outcome.error = kTooLong;
-    end(outcome, FinishReason::kError);
+    if (!is_full) outcome.error = kTooLong;
+    end(outcome, is_full ? FinishReason::kLength : FinishReason::kError);
   }
 }
 
@@ -668,6 +680,7 @@ void ServingEngine::refresh_snapshot() {
   const sched::SchedulerCounters& scheduled = scheduler_.counters();
   counters_.requests_running = std::ssize(scheduler_.running());
   counters_.requests_waiting = std::ssize(scheduler_.waiting());
+  counters_.requests_preempted = scheduler_.num_preempted();
   counters_.blocks_total = pool.num_total();
   counters_.blocks_free = pool.num_free();
   counters_.blocks_in_use = pool.num_in_use();
@@ -679,6 +692,8 @@ void ServingEngine::refresh_snapshot() {
   counters_.requests_put_back = scheduler_.num_put_back();
   counters_.requests_deferred = scheduler_.num_deferred();
   counters_.preemptions = scheduled.preemptions;
+  counters_.blocks_grown = scheduled.blocks_grown;
+  counters_.tokens_recomputed = scheduled.tokens_recomputed;
   counters_.put_back = scheduled.put_back;
   counters_.frames_total = scheduler_.frames().num_total();
   counters_.frames_free = scheduler_.frames().num_free();

@@ -8,12 +8,14 @@ namespace sched {
 
 bool DiskFetches::begin(Sequence& s, int64_t tokens_max, const kv::PrefixMatch& match,
                         int64_t blocks_max, core::TransferPlan* transfers) {
-  if (ledger_->disk() == nullptr || s.asked_disk || running_.size() == kFetchesMax) return false;
+  if (ledger_->disk() == nullptr || s.disk_asks == kAsksMax || running_.size() == kFetchesMax)
+    return false;
   const auto records = ledger_->find_on_disk(s.request.cache_salt, s.tokens, tokens_max, match);
   const auto count = std::min<int64_t>(std::ssize(records), blocks_max);
   if (count <= 0) return false;
-  s.asked_disk = s.waits_for_disk = true;
-  s.disk_from = match.num_tokens;
+  ++s.disk_asks;
+  s.waits_for_disk = true;
+  s.disk_from = std::min(match.num_tokens, s.disk_from.value_or(match.num_tokens));
   running_.push_back(std::make_unique<Running>());
   running_.back()->sequence = &s;
   ledger_->begin_fetch(&running_.back()->fetch, s.request.cache_salt, match,

@@ -2,8 +2,8 @@
 //
 // A waiting sequence whose prefix goes on in the disk tier is given blocks for it and waits outside
 // the step; others go on. When all reads have ended, what arrived is cached and the sequence is
-// admitted like any other, with a longer prefix or without. Each sequence asks once per admission,
-// so it never waits twice for what was evicted again meanwhile. Pure.
+// admitted like any other, with a longer prefix or without. When others have grown into its blocks
+// meanwhile, what came goes again, and it asks again, at most kAsksMax times an admission. Pure.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,8 @@ namespace sched {
 
 // Fetches at a time: enough to keep a disk busy, few enough that the blocks they hold are few.
 inline constexpr size_t kFetchesMax = 8;
+
+inline constexpr int32_t kAsksMax = 4;
 
 class DiskFetches {
  public:

@@ -34,8 +34,15 @@ SchedulerOptions with_defaults(SchedulerOptions options, int32_t page_tokens) {
 
 }  // namespace
 
+int32_t extent_blocks(int32_t num_blocks, int32_t page_tokens) {
+  constexpr int32_t kExtentTokens = 256;
+  return std::clamp(num_blocks / 64, 1, std::max(1, kExtentTokens / page_tokens));
+}
+
 Scheduler::Scheduler(const SchedulerOptions& options, kv::BlockLedger* ledger)
     : options_(with_defaults(options, ledger->page_tokens())),
+      extent_tokens_(extent_blocks(ledger->pool().num_max(), ledger->page_tokens()) *
+                     ledger->page_tokens()),
       ledger_(ledger),
       frames_(options.tier, options.max_num_seqs, ledger),
       fetches_(ledger) {
@@ -161,17 +168,21 @@ RowRange Scheduler::grow_for_rows(Sequence& s, RowRange rows) {
   const int64_t rows_max = blocks_max * ledger_->page_tokens() - s.computed;
   rows.token_end =
       rows.token_begin + static_cast<int32_t>(std::clamp<int64_t>(rows_max, 0, rows.rows()));
+  const auto before = std::ssize(s.kv.blocks);
   ledger_->grow(&s.kv, ledger_->blocks_for(rows.token_end));
+  if (!s.in_prompt()) counters_.blocks_grown += std::ssize(s.kv.blocks) - before;
   return rows;
 }
 
 void Scheduler::preempt_youngest() {
   Sequence& s = *running_.back();
   CHECK(s.planned.empty(), "sequence {} is planned already", core::number(s.id));
+  s.computed_before = s.computed;
   leave_running(s, true);
   s.computed = 0;
   ++s.preemptions;
   ++counters_.preemptions;
+  ++num_preempted_;
   waiting_.insert(std::ranges::upper_bound(waiting_, &s, is_older), &s);
 }
 
@@ -227,10 +238,10 @@ void Scheduler::admit_waiting(Budget* budget, core::TransferPlan* transfers) {
   }
 }
 
-// Blocks that the sequence lacks for the tokens it has and one more block's worth.
+// Blocks that the sequence lacks for the tokens it has and an extent more.
 int32_t Scheduler::blocks_wanted(const Sequence& s) const {
   const int64_t tokens_max = int64_t{s.prompt_len} + s.request.sampling.max_tokens;
-  const int64_t tokens = std::min(tokens_max, int64_t{s.num_tokens()} + ledger_->page_tokens());
+  const int64_t tokens = std::min(tokens_max, int64_t{s.num_tokens()} + extent_tokens_);
   return std::max<int32_t>(0,
                            ledger_->blocks_for(tokens) - static_cast<int32_t>(s.kv.blocks.size()));
 }
@@ -258,11 +269,12 @@ int64_t Scheduler::blocks_missing(const Sequence& s, const kv::PrefixMatch& matc
   return needed - (ledger_->num_available() - match.num_idle);
 }
 
-// True: the sequence waits. Running sequences keep a block's growth each.
-bool Scheduler::fetch_from_disk(Sequence& s, const kv::PrefixMatch& match,
+// True: the sequence waits for blocks of its prefix that are on disk. Only once all the blocks that
+// it needs are there, or what comes would have to go again before it is admitted.
+bool Scheduler::comes_from_disk(Sequence& s, const kv::PrefixMatch& match, int64_t missing,
                                 core::TransferPlan* transfers) {
-  int64_t to_spare = ledger_->num_available() - match.num_idle;
-  for (const Sequence* other : running_) to_spare -= blocks_wanted(*other);
+  if (missing > 0 && !running_.empty()) return false;
+  const int64_t to_spare = ledger_->num_available() - match.num_idle;
   return fetches_.begin(s, cached_tokens_max(s), match, to_spare, transfers);
 }
 
@@ -278,8 +290,8 @@ Scheduler::Refused Scheduler::try_admit(Sequence& s, const Budget& budget,
   }
   const bool cache = s.request.use_prefix_cache, alone = running_.empty();
   kv::PrefixMatch match = cache ? find_prefix(s) : kv::PrefixMatch{};
-  if (cache && fetch_from_disk(s, match, transfers)) return Refused::kDisk;
   const int64_t missing = blocks_missing(s, match);
+  if (cache && comes_from_disk(s, match, missing, transfers)) return Refused::kDisk;
   if (missing > 0 && (!alone || !fetches_.empty() || ledger_->is_growing())) {
     // Sources of this step's copies will be available after it.
     const int64_t sealed = ledger_->num_sealed() + missing - std::ssize(transfers->copies);
@@ -328,8 +340,10 @@ void Scheduler::start(Sequence& s, const kv::PrefixMatch& match, core::TransferP
   } else {
     ledger_->admit_private(&s.kv);
   }
+  counters_.tokens_recomputed += std::max(0, s.computed_before - s.computed);
+  num_preempted_ -= s.started;
   s.started = true;
-  s.asked_disk = false;
+  s.disk_asks = 0;
   s.disk_from.reset();
   s.refusal.reset();
   s.slot = slots_free_.back();
@@ -492,6 +506,7 @@ void Scheduler::take_out(Sequence* s, bool keep_rows) {
   const auto it = std::ranges::find(waiting_, s);
   CHECK(it != waiting_.end(), "sequence {} is not here", core::number(s->id));
   waiting_.erase(it);
+  num_preempted_ -= s->started;
   fetches_.forget(*s);
 }
 
@@ -529,6 +544,7 @@ void Scheduler::check_integrity() const {
   for (const Sequence* s : waiting_) {
     CHECK(s->kv.blocks.empty() && !s->slot && s->computed == 0 && s->overtaken <= kOvertakenMax);
   }
+  CHECK(std::ranges::count_if(waiting_, &Sequence::started) == num_preempted_);
   CHECK(running_.size() + slots_free_.size() == slots.size());
   CHECK(std::ranges::is_sorted(running_, is_older) && std::ranges::is_sorted(waiting_, is_older));
   CHECK(tiered() || running_.empty() || waiting_.empty() ||

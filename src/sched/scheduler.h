@@ -4,12 +4,14 @@
 // set aside; what is left of max_num_batched_tokens goes to prompts and replays in order of
 // arrival. Only then are waiting sequences admitted.
 //
-// Blocks. A running sequence takes them as it grows. When none is left the youngest running
-// sequence is preempted: its blocks are released (sealed ones stay cached), it returns to the
-// waiting queue and is computed again later, prompt rows as kPrompt and generated rows as kDecode,
-// so that each row meets the kernel that made it before. Against thrashing a sequence is admitted
-// only when blocks for its known tokens plus one block of growth are there, beside the same for
-// every running one, and never in a step that preempted.
+// Blocks. Nobody reserves max_tokens, so that people need not guess it: a sequence is admitted when
+// blocks for its known tokens and one extent of growth (extent_blocks) are there, beside an extent
+// for every running one, and takes blocks as it grows. When none is left the youngest running
+// sequence is preempted: its blocks are released, it returns to the waiting queue and is admitted
+// again, oldest first. Sealed blocks stay cached until others need the room, then leave for the
+// disk tier where there is one, and come back from there; what is gone is computed again, prompt
+// rows as kPrompt and generated rows as kDecode, so that each row meets the kernel that made it
+// before. Against thrashing nobody is admitted in a step that preempted.
 //
 // Rows of frames, with a host tier (sched/frame_planner.h). A step holds sequences while the sum of
 // their working sets fits (SparseServe, Algorithm 1). One that does not fit is put back: no rows in
@@ -67,7 +69,10 @@ struct SchedulerOptions {
 
 struct SchedulerCounters {
   int64_t preemptions = 0;
-  int64_t put_back = 0;  // times that a sequence's rows of frames did not fit into a step
+  int64_t put_back = 0;      // times that a sequence's rows of frames did not fit into a step
+  int64_t blocks_grown = 0;  // taken for generated tokens
+  int64_t tokens_recomputed =
+      0;  // had been computed before a preemption, and were nowhere after it
   int64_t prefix_tokens_queried = 0;
   int64_t prefix_tokens_found = 0;
   int64_t disk_tokens_queried = 0;  // not found in memory
@@ -78,6 +83,11 @@ struct SchedulerCounters {
 inline constexpr int32_t kOvertakenMax = 16;
 // Waiting sequences that do not fit and are looked past in one step.
 inline constexpr int32_t kLookAheadMax = 8;
+
+// The growth that admission sets aside for a sequence: 256 tokens, so that who is admitted beside
+// others runs a while before blocks run out, but at most a 64th of the pool, and one block at
+// least.
+int32_t extent_blocks(int32_t num_blocks, int32_t page_tokens);
 
 class Scheduler {
  public:
@@ -145,6 +155,8 @@ class Scheduler {
   const kv::DiskFetch* disk_fetch(const Sequence& sequence) const {
     return fetches_.find(sequence);
   }
+  // Of the waiting ones, those that ran before.
+  int32_t num_preempted() const { return num_preempted_; }
   const SchedulerCounters& counters() const { return counters_; }
   // Of running(): without rows in the plan, since their working sets did not fit.
   int32_t num_put_back() const { return num_put_back_; }
@@ -179,12 +191,12 @@ class Scheduler {
   Refused try_admit(Sequence& sequence, const Budget& budget, core::TransferPlan* transfers);
   int64_t cached_tokens_max(const Sequence& sequence) const;
   kv::PrefixMatch find_prefix(const Sequence& sequence);
-  bool fetch_from_disk(Sequence& sequence, const kv::PrefixMatch& match,
-                       core::TransferPlan* transfers);
   int64_t blocks_missing(const Sequence& sequence, const kv::PrefixMatch& match) const;
   void start(Sequence& sequence, const kv::PrefixMatch& match, core::TransferPlan* transfers);
   void start_on_device(Sequence& sequence, const PrefillRows& rows);
   int32_t blocks_wanted(const Sequence& sequence) const;
+  bool comes_from_disk(Sequence& sequence, const kv::PrefixMatch& match, int64_t missing,
+                       core::TransferPlan* transfers);
   void count_overtaken();
   core::Segment segment_of(const Sequence& sequence) const;
   void emit(core::StepPlan* plan);
@@ -192,6 +204,7 @@ class Scheduler {
   void take_out(Sequence* sequence, bool keep_rows);
 
   const SchedulerOptions options_;
+  const int32_t extent_tokens_;
   kv::BlockLedger* const ledger_;
   FramePlanner frames_;
   DiskFetches fetches_;
@@ -202,6 +215,7 @@ class Scheduler {
   int32_t num_put_back_ = 0;         // of these, those that run
   std::vector<int32_t> slots_free_;
   SchedulerCounters counters_;
+  int32_t num_preempted_ = 0;
   core::SeqId youngest_started_{},
       youngest_admitted_{};  // of this step: not among those whose prompt goes on
   uint64_t departures_ = 0;  // sequences that left the running ones, reads from disk that ended

@@ -74,9 +74,10 @@ struct Sequence {
   int32_t cached_tokens = 0;  // found in the prefix cache at the first admission
   int32_t disk_tokens = 0;    // of these: from the disk
   int32_t preemptions = 0;
+  int32_t computed_before = 0;  // the last preemption
   std::optional<Refusal> refusal;
   bool waits_for_disk = false;       // for blocks of its prefix (sched/disk_fetches.h)
-  bool asked_disk = false;           // since it joined the waiting ones
+  int32_t disk_asks = 0;             // since it joined the waiting ones
   std::optional<int32_t> disk_from;  // what memory had of its prefix then, in tokens
   int32_t overtaken = 0;  // steps in a row in which a younger one ran and this one did not fit
 

@@ -37,6 +37,13 @@ void add_requests(MetricsPage& page, const core::EngineSnapshot& s) {
              real(s.requests_put_back));
   page.counter("vllm:num_preemptions_total", "Sequences put back to free KV blocks.",
                s.preemptions);
+  page.gauge("spillway:requests_preempted", "Requests that wait for KV blocks to go on.",
+             static_cast<double>(s.requests_preempted));
+  page.counter("spillway:kv_blocks_grown_total", "KV blocks taken for generated tokens.",
+               s.blocks_grown);
+  page.counter("spillway:tokens_recomputed_total",
+               "Tokens computed again after a preemption, since no tier had them any more.",
+               s.tokens_recomputed);
   page.counter("vllm:admission_rejections_total", "Requests refused because the inbox was full.",
                s.requests_refused);
   page.counter("spillway:put_back_total",
