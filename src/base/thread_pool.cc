@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include "base/check.h"
+#include "base/work_done.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -18,6 +19,12 @@ constexpr int kPollsBeforeSleep = 4000;
 constexpr int kItemsBits = 32;
 constexpr int64_t kItemsMask = (int64_t{1} << kItemsBits) - 1;
 
+alignas(64) std::atomic<uint64_t> g_work_done{0};
+
+void count_work() {
+  g_work_done.fetch_add(1, std::memory_order_relaxed);
+}
+
 void pause() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -25,6 +32,10 @@ void pause() {
 }
 
 }  // namespace
+
+uint64_t work_done() {
+  return g_work_done.load(std::memory_order_relaxed);
+}
 
 ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
   CHECK(num_threads >= 1, "num_threads is {}", num_threads);
@@ -42,7 +53,10 @@ ThreadPool::~ThreadPool() {
 void ThreadPool::run(int64_t num_items, Call call, void* context) {
   if (num_items <= 0) return;
   if (num_threads_ == 1 || num_items == 1) {
-    for (int64_t item = 0; item < num_items; ++item) call(context, item, 0);
+    for (int64_t item = 0; item < num_items; ++item) {
+      call(context, item, 0);
+      count_work();
+    }
     return;
   }
   CHECK(num_items <= kItemsMask, "{} items in one loop", num_items);
@@ -55,8 +69,7 @@ void ThreadPool::run(int64_t num_items, Call call, void* context) {
               std::memory_order_release);  // publishes the four above
   loops_begun_.fetch_add(1, std::memory_order_release);
   loops_begun_.notify_all();
-  while (try_work(0)) {
-  }
+  while (try_work(0)) count_work();
   for (int polls = 0; items_done_.load(std::memory_order_acquire) != num_items; ++polls) {
     if (polls < kPollsBeforeSleep) {
       pause();
@@ -64,6 +77,7 @@ void ThreadPool::run(int64_t num_items, Call call, void* context) {
       std::this_thread::yield();  // more threads than cores: let the one with the last item run
     }
   }
+  count_work();
 }
 
 // Takes one item and does it; false when none is left to take.

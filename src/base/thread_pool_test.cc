@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "base/work_done.h"
+
 namespace base {
 namespace {
 
@@ -31,6 +33,23 @@ TEST(ThreadPool, ManyShortLoopsSeeEachOthersWrites) {
   }
   for (int64_t item = 0; item < 64; ++item)
     EXPECT_EQ(values[static_cast<size_t>(item)], item * 20000);
+}
+
+TEST(ThreadPool, WorkIsCountedWithinALoopAndAtItsEnd) {
+  for (int threads : {1, 2}) {
+    ThreadPool pool(threads);
+    const uint64_t before = work_done();
+    // Item 1 comes to this thread only after another of its own, or is done by the other one.
+    uint64_t inside = 0;
+    pool.parallel_for(1000, [&](int64_t, int worker) {
+      if (worker == 0) inside = work_done();
+    });
+    EXPECT_GT(work_done(), before);
+    EXPECT_GE(inside, before);
+    if (threads == 1) {
+      EXPECT_EQ(inside, before + 999);
+    }
+  }
 }
 
 }  // namespace

@@ -73,6 +73,8 @@ struct EngineSnapshot {
   // Gauges of the tiers; 0 without a host tier.
   int64_t frames_total = 0, frames_free = 0, frames_shared = 0;  // rows of frames
   int64_t working_set_frames = 0;  // of the sequences in the last step
+  // Another number whenever a step has got something done, or ended, since: engine/stall_watch.h.
+  uint64_t progress = 0;
   // monotonic clock at the end of the last loop, idle ones included
   int64_t engine_heartbeat_us = 0;
 };

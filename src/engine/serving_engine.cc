@@ -256,6 +256,7 @@ core::EngineSnapshot ServingEngine::snapshot() const {
   core::EngineSnapshot snapshot = snapshot_;
   snapshot.requests_waiting += counts.unread;
   snapshot.requests_refused = counts.refused;
+  snapshot.progress += executor_.progress();
   return snapshot;
 }
 
@@ -326,6 +327,7 @@ void ServingEngine::open_blocks() {
   const int32_t count = std::min(ready.count, sizes_.num_blocks);
   if (count == ledger_.pool().num_total() && ready.is_growing) return;
   scheduler_.open_blocks(count, !ready.is_growing);
+  ++counters_.progress;
   if (ready.is_growing || ledger_.blocks_for(sizes_.context_max) <= count) return;
   context_max_.store(count * sizes_.page_tokens, std::memory_order_relaxed);
   LOG_WARN(
@@ -469,6 +471,8 @@ void ServingEngine::reset_result(Turn* turn) {
 
 void ServingEngine::commit() {
   const Turn& turn = now();
+  // Not a step that only waits for the disk.
+  counters_.progress += !turn.plan.segments.empty() || !turn.result.fetched.empty();
   scheduler_.commit_disk(turn.result);
   if (turn.failed) {
     scheduler_.step_failed(turn.transfers, has_next_ ? &other().transfers : nullptr);

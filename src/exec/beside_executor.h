@@ -17,6 +17,7 @@ class BesideExecutor final : public Executor {
   explicit BesideExecutor(Executor& wrapped) : wrapped_(wrapped) {}  // borrowed
 
   ReadyBlocks ready_blocks() const override { return wrapped_.ready_blocks(); }
+  uint64_t progress() const override { return wrapped_.progress(); }
   uint64_t num_disk_records() const override { return wrapped_.num_disk_records(); }
   void take_disk_entries(const std::function<void(const core::DiskEntry&)>& entry) override {
     wrapped_.take_disk_entries(entry);

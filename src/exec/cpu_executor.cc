@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/work_done.h"
 #include "exec/draw_pages.h"
 #include "exec/plan_segments.h"
 #include "ops/sample.h"
@@ -91,6 +92,10 @@ base::Result<void> CpuExecutor::allocate(const ops::OpTable& ops) {
                                             "sampling workspace"));
   device_bytes_ = count_device_bytes();
   return {};
+}
+
+uint64_t CpuExecutor::progress() const {
+  return base::work_done();
 }
 
 base::Result<void> CpuExecutor::run(const core::StepPlan& plan, const core::TransferPlan& transfers,

@@ -49,6 +49,7 @@ class CpuExecutor final : public Executor {
   base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                          core::StepResult* result) override;
 
+  uint64_t progress() const override;
   void draw_pages(int32_t slot, core::SeqId seq, core::PageStrip* strip) const override;
 
   uint64_t num_disk_records() const override { return disk_ ? disk_->store().num_records() : 0; }

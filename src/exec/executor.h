@@ -28,6 +28,10 @@ class Executor {
   };
   virtual ReadyBlocks ready_blocks() const { return {}; }
 
+  // A number that is another one whenever a part of a step has been done since, however small: what
+  // tells a long step from a hung one. Who has none leaves it at the steps themselves. Thread: any.
+  virtual uint64_t progress() const { return 0; }
+
   // The disk tier: its records (0: there is none), and what a former process left there, least
   // recently used first, to be called once before the first step.
   virtual uint64_t num_disk_records() const { return 0; }
