@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <functional>
 
 #include "apps/bench_serve.h"
@@ -201,6 +202,8 @@ void add_inspect(CLI::App& app, Action* action) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A file at the limit of its size (ulimit -f) is a write that fails, as on a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("spillway: serves long-context language models", "spillway");
   app.require_subcommand(1);
   app.set_version_flag("--version", SPILLWAY_VERSION);

@@ -227,8 +227,21 @@ void add_listen_options(CLI::App& command, ListenOptions* o) {
       ->capture_default_str()
       ->group(kServer);
   command
+      .add_option("--drain-delay", o->drain_delay_s,
+                  "seconds after SIGTERM in which requests are still taken, though /ready says no")
+      ->check(CLI::Range(0, 86400))
+      ->capture_default_str()
+      ->group(kServer);
+  command
+      .add_option("--stall-timeout", o->stall_timeout_s,
+                  "seconds without progress, with work, after which /health says 503; 60 s later "
+                  "the process ends with status 70")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str()
+      ->group(kServer);
+  command
       .add_option("--shutdown-timeout", o->shutdown_timeout_s,
-                  "seconds that running requests get after SIGTERM")
+                  "seconds that running requests get after SIGTERM and the drain delay")
       ->check(CLI::Range(0, 86400))
       ->capture_default_str()
       ->group(kServer);

@@ -57,7 +57,9 @@ struct ListenOptions {
   std::string chat_template;      // path; "" = the model's own
   std::string tool_call_parser = "auto";
   std::string reasoning_parser = "auto";
+  int32_t drain_delay_s = 0;
   int32_t shutdown_timeout_s = 30;
+  int32_t stall_timeout_s = 120;
 };
 
 // Adds the shared options to a subcommand, in groups, with checks of their ranges.

@@ -139,6 +139,8 @@ base::Result<void> serve(const ServingOptions& options, const ListenOptions& lis
   // places. More than all connections cannot wait.
   server.text_queue =
       std::min(options.max_num_queued_reqs, static_cast<int32_t>(server.limits.connections_max));
+  server.drain_delay = std::chrono::seconds(listen.drain_delay_s);
+  server.stall_timeout = std::chrono::seconds(listen.stall_timeout_s);
   server.shutdown_timeout = std::chrono::seconds(listen.shutdown_timeout_s);
   return api::serve(std::move(server), [&] { return load_backend(options, listen); });
 }

@@ -113,16 +113,16 @@ http::Task<void> reset_prefix_cache(Service& service, http::Exchange& exchange) 
   co_await answer_by_worker(service, exchange, std::move(job));
 }
 
-// Alive: the process answers and the engine's loop comes round. Loading is alive.
+// Alive: the process answers and the engine gets on with its work. Loading is alive.
 http::Response health(Service& service) {
-  if (service.loaded() && !service.engine_alive()) {
+  if (!service.engine_alive()) {
     return error_response({Problem::kEngineDead, "The engine has stopped responding."});
   }
   return json(R"({"status":"ok"})");
 }
 
 http::Response ready(Service& service) {
-  if (const auto error = service.unavailable()) return error_response(*error);
+  if (const auto error = service.unready()) return error_response(*error);
   return json(R"({"status":"ok"})");
 }
 

@@ -2,19 +2,26 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <thread>
 
 #include "api/endpoints.h"
 #include "api/service.h"
 #include "base/log.h"
+#include "engine/stall_watch.h"
+#include "telemetry/stall_report.h"
 #include "telemetry/status_line.h"
 
 namespace api {
 
 struct Server::State {
   explicit State(ServerOptions given)
-      : service(given), http(http_options(given), make_router(service)) {}
+      : service(given),
+        http(http_options(given), make_router(service)),
+        stall(std::chrono::microseconds(given.stall_timeout).count(),
+              std::chrono::microseconds(given.stall_grace).count()) {}
 
   http::ServerOptions http_options(const ServerOptions& options) {
     http::ServerOptions made{.limits = options.limits, .make_error = refusal_response};
@@ -32,14 +39,19 @@ struct Server::State {
 
   void on_loaded(base::Result<Backend> loaded);
   void on_interrupt();
+  void begin_drain();
+  void watch_engine();
+  void end_process(int status);
+  void end_if_it_hangs();
   void end_when_quiet();
   void log_status(core::EngineSnapshot before);
 
   Service service;
   http::Server http;  // after the service: its handlers use it
   base::Result<void> result;
+  engine::StallWatch stall;
   std::chrono::steady_clock::time_point drain_end;
-  bool interrupted = false;
+  bool interrupted = false, twice_interrupted = false;
 };
 
 namespace {
@@ -52,6 +64,8 @@ void print_ready(const ServerOptions& options, uint16_t port) {
 
 constexpr std::chrono::milliseconds kQuietCheck{20};
 constexpr std::chrono::seconds kStatusInterval{10};
+// After the second signal: for the running step to end and the disk tier to be closed.
+constexpr std::chrono::seconds kEndPatience{10};
 
 }  // namespace
 
@@ -64,6 +78,7 @@ void Server::State::on_loaded(base::Result<Backend> loaded) {
   }
   service.set_backend(std::move(loaded).value());
   if (service.options().log_status) log_status(service.engine().snapshot());
+  watch_engine();
   const ServerOptions& options = service.options();
   if (options.on_ready) {
     options.on_ready(http.port());
@@ -83,16 +98,55 @@ void Server::State::log_status(core::EngineSnapshot before) {
   });
 }
 
+// Thread: I/O. Looks often enough to be late by a tenth at most.
+void Server::State::watch_engine() {
+  using std::chrono::milliseconds;
+  const milliseconds pause = std::min(service.options().stall_timeout / 10, milliseconds{1000});
+  http.after(std::max(pause, milliseconds{1}), [this] {
+    const core::EngineSnapshot now = service.engine().snapshot();
+    const auto state = stall.observe(now, http::monotonic_us());
+    const bool fine = state == engine::StallWatch::State::kFine;
+    if (!fine && service.engine_alive()) {
+      LOG_ERROR("the engine has not got on for {} s; {}", stall.standing_us() / 1'000'000,
+                telemetry::describe_stall(now));
+    } else if (fine && !service.engine_alive()) {
+      LOG_WARN("the engine gets on again");
+    }
+    service.set_engine_alive(fine);
+    if (state == engine::StallWatch::State::kGivenUp) {
+      LOG_ERROR("the engine has not got on for {} s: ending with status {}",
+                stall.standing_us() / 1'000'000, kStalledStatus);
+      return end_process(kStalledStatus);
+    }
+    watch_engine();
+  });
+}
+
+void Server::State::end_process(int status) {
+  base::logger().flush();
+  const auto& end = service.options().end_process;
+  end ? end(status) : std::_Exit(status);
+}
+
 // Thread: I/O.
 void Server::State::on_interrupt() {
   if (std::exchange(interrupted, true)) {
     LOG_WARN("second signal: ending at once");
+    twice_interrupted = true;
     http.stop();
     return;
   }
+  const auto delay = service.options().drain_delay;
+  service.begin_leaving();
+  http.announce_close();
+  if (delay.count() == 0) return begin_drain();
+  LOG_INFO("leaving: not ready, requests are taken for {} ms", delay.count());
+  http.after(delay, [this] { begin_drain(); });
+}
+
+void Server::State::begin_drain() {
   LOG_INFO("draining: {} answers are being made", service.generating);
   service.begin_drain();
-  http.announce_close();
   drain_end = std::chrono::steady_clock::now() + service.options().shutdown_timeout;
   end_when_quiet();
 }
@@ -106,6 +160,17 @@ void Server::State::end_when_quiet() {
   } else {
     http.after(kQuietCheck, [this] { end_when_quiet(); });
   }
+}
+
+// Nobody watches the engine any more, and its thread is waited for: who hangs then is ended, too.
+void Server::State::end_if_it_hangs() {
+  const ServerOptions& options = service.options();
+  const std::chrono::milliseconds patience =
+      twice_interrupted ? kEndPatience : options.stall_timeout + options.stall_grace;
+  std::thread([patience, end = options.end_process] {
+    std::this_thread::sleep_for(patience);
+    end ? end(kStalledStatus) : std::_Exit(kStalledStatus);
+  }).detach();
 }
 
 Server::Server(ServerOptions options) : state_(std::make_unique<State>(std::move(options))) {}
@@ -130,6 +195,7 @@ base::Result<void> Server::run(std::function<base::Result<Backend>()> load) {
     state.http.post([&state, loaded] { state.on_loaded(std::move(*loaded)); });
   });
   state.http.run();
+  if (state.service.options().handle_signals) state.end_if_it_hangs();
   loader.join();
   return state.result;
 }

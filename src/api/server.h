@@ -2,9 +2,16 @@
 // control back when the server has ended.
 //
 // The port answers from the start: /health says alive, everything else 503 "loading" until the
-// model is there. SIGTERM or SIGINT drains: /ready and new requests answer 503 "draining" with
-// Connection: close while running answers finish, at most for shutdown_timeout; a second signal
-// ends at once.
+// model is there.
+//
+// SIGTERM or SIGINT ends it in stages. At once: /ready answers 503, every answer says Connection:
+// close, /health stays 200. For drain_delay: new requests are still taken, since who routes to us
+// learns of it late. Then they are answered 503 "draining", and running answers get
+// shutdown_timeout to finish. A second signal ends at once.
+//
+// An engine that has work and gets nowhere for stall_timeout (engine/stall_watch.h) turns /health
+// and new requests to 503; its state is logged once; stall_grace later the process ends with
+// kStalledStatus, for whoever restarts it: a hung thread cannot be ended otherwise.
 #pragma once
 
 #include <chrono>
@@ -25,6 +32,9 @@
 
 namespace api {
 
+// The exit status after a stall: EX_SOFTWARE of sysexits.h.
+inline constexpr int kStalledStatus = 70;
+
 struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;  // 0 takes a free one
@@ -39,12 +49,15 @@ struct ServerOptions {
   int text_workers = 1;          // for small bodies; large ones have a thread of their own
   int text_queue = 256;          // bodies that wait for a text worker; then 429
   int64_t log_prompt_bytes = 0;  // of each request's body; prompts are people's, so none
-  std::chrono::milliseconds shutdown_timeout{30'000};  // running answers, after the first signal
+  std::chrono::milliseconds drain_delay{0};  // requests are still taken, after the first signal
+  std::chrono::milliseconds shutdown_timeout{30'000};  // running answers, after that
   std::chrono::milliseconds flush_timeout{2'000};  // open connections, once no answer is being made
   std::chrono::milliseconds ping_interval{15'000};  // comment in a stream that has nothing to say
-  // /health turns 503 when the engine's loop has not come round for so long. A step may hold a long
-  // piece of a prompt on a slow machine, so this is generous.
-  std::chrono::milliseconds heartbeat_limit{120'000};
+  std::chrono::milliseconds stall_timeout{120'000};
+  std::chrono::milliseconds stall_grace{60'000};
+  // Ends the process after a stall, or when it does not end by itself after the second signal.
+  // Default: std::_Exit.
+  std::function<void(int status)> end_process;
   // Called on the I/O thread once the model is loaded, with the port. Default: prints "spillway:
   // serving NAME at URL".
   std::function<void(uint16_t port)> on_ready;

@@ -520,13 +520,78 @@ TEST(Life, LoadingAnswers503ButIsAlive) {
   thread.join();
 }
 
-TEST(Life, DeadEngineTurnsHealthTo503) {
-  TestServer server;
+TEST(Life, AStalledEngineTurnsHealthTo503AndIsGivenUpLater) {
+  ServerOptions options = testing::test_options();
+  options.stall_timeout = std::chrono::milliseconds(20);
+  options.stall_grace = std::chrono::hours(1);
+  TestServer server(options);
   EXPECT_TRUE(server.get("/health").starts_with("HTTP/1.1 200"));
+  const auto wait_for = [&](const char* status) {
+    std::string health;
+    for (int i = 0; i < 2000 && !health.starts_with(status); ++i) health = server.get("/health");
+    EXPECT_TRUE(health.starts_with(status)) << health;
+    return health;
+  };
+  base::set_log_level("off").value();
   server.engine().dead = true;
-  EXPECT_NE(server.get("/health").find("engine_dead"), std::string::npos);
+  EXPECT_NE(wait_for("HTTP/1.1 503").find("engine_dead"), std::string::npos);
   EXPECT_NE(server.post("/v1/completions", R"({"prompt":"a"})").find("engine_dead"),
             std::string::npos);
+  EXPECT_NE(server.get("/ready").find("engine_dead"), std::string::npos);
+  server.engine().dead = false;
+  wait_for("HTTP/1.1 200");
+}
+
+TEST(Life, AnEngineThatStaysStalledEndsTheProcess) {
+  std::promise<int> ended;
+  ServerOptions options = testing::test_options();
+  options.stall_timeout = options.stall_grace = std::chrono::milliseconds(20);
+  options.end_process = [&](int status) { ended.set_value(status); };
+  TestServer server(options);
+  base::set_log_level("off").value();
+  server.engine().dead = true;
+  auto status = ended.get_future();
+  ASSERT_EQ(status.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_EQ(status.get(), kStalledStatus);
+}
+
+TEST(Life, DuringTheDrainDelayRequestsAreTakenThoughNotReady) {
+  ServerOptions options = testing::test_options();
+  options.drain_delay = std::chrono::hours(1);
+  TestServer server(options);
+  server.server().interrupt();
+  std::string refused;
+  for (int i = 0; i < 2000 && !refused.starts_with("HTTP/1.1 503"); ++i)
+    refused = server.get("/ready");
+  EXPECT_NE(refused.find("draining"), std::string::npos) << refused;
+  EXPECT_TRUE(server.get("/health").starts_with("HTTP/1.1 200"));
+  const std::string answer = server.post("/v1/completions", R"({"prompt":"a"})");
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200")) << answer;
+  EXPECT_NE(answer.find("Connection: close"), std::string::npos);
+  server.server().interrupt();  // the second ends at once
+  server.join();
+}
+
+TEST(Life, AfterTheDrainDelayRequestsAreRefused) {
+  ServerOptions options = testing::test_options();
+  options.drain_delay = std::chrono::milliseconds(20);
+  TestServer server(options);
+  server.engine().hold = true;  // what runs keeps the server
+  http::testing::RawClient client(server.port());
+  client.send(TestServer::post_bytes("/v1/completions", R"({"prompt":"a","stream":true})"));
+  const auto running = server.engine().wait_for_submitted(1)[0];
+  server.engine().hold = false;
+  server.server().interrupt();
+  std::string refused;
+  for (int i = 0; i < 2000 && !refused.starts_with("HTTP/1.1 503"); ++i)
+    refused = server.post("/v1/completions", R"({"prompt":"a"})");
+  EXPECT_NE(refused.find("\"draining\""), std::string::npos) << refused;
+  EXPECT_TRUE(server.get("/health").starts_with("HTTP/1.1 200"));
+  FakeEngine::push_start(running.request, *running.events, 0);
+  FakeEngine::push_token(running.request, *running.events, kEnd);
+  FakeEngine::push_finish(*running.events, core::FinishReason::kStop);
+  EXPECT_NE(client.read_all().find("[DONE]"), std::string::npos);
+  server.join();
 }
 
 TEST(Life, DrainLetsRunningAnswersFinishAndRefusesNewOnes) {

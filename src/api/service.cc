@@ -55,15 +55,15 @@ void Service::choose_parsers() {
   }
 }
 
-bool Service::engine_alive() {
-  const int64_t age_us = http::monotonic_us() - engine().snapshot().engine_heartbeat_us;
-  return age_us <= std::chrono::microseconds(options_.heartbeat_limit).count();
+std::optional<ApiError> Service::unready() const {
+  if (leaving_) return ApiError{Problem::kDraining, "The server is shutting down."};
+  return unavailable();
 }
 
-std::optional<ApiError> Service::unavailable() {
+std::optional<ApiError> Service::unavailable() const {
   if (draining_) return ApiError{Problem::kDraining, "The server is shutting down."};
   if (!loaded()) return ApiError{Problem::kLoading, "The model is being loaded."};
-  if (!engine_alive()) return ApiError{Problem::kEngineDead, "The engine has stopped responding."};
+  if (!engine_alive_) return ApiError{Problem::kEngineDead, "The engine has stopped responding."};
   return std::nullopt;
 }
 

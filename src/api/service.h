@@ -45,12 +45,19 @@ class Service {
   TextWorkers& workers() { return workers_; }
   AccessPolicy& access() { return access_; }
 
+  // The server is to end: not ready any more, but requests are taken until begin_drain().
+  void begin_leaving() { leaving_ = true; }
   void begin_drain() { draining_ = true; }
   bool draining() const { return draining_; }
 
+  // As of the last look at it.
+  void set_engine_alive(bool alive) { engine_alive_ = alive; }
+  bool engine_alive() const { return engine_alive_; }
+
   // Why a generating request cannot be taken now, or nothing.
-  std::optional<ApiError> unavailable();
-  bool engine_alive();
+  std::optional<ApiError> unavailable() const;
+  // Why none should be sent here, or nothing.
+  std::optional<ApiError> unready() const;
 
   // Runs `job` on the body of the request on a text worker and sleeps until it is done. Nothing:
   // the queue is full, or the client is gone. `job` may outlive the exchange, so it must borrow
@@ -100,7 +107,8 @@ class Service {
   std::unique_ptr<telemetry::LiveMeter> live_meter_;
   std::mt19937_64 random_, draws_;
   uint64_t last_request_id_ = 0;
-  bool draining_ = false;
+  bool leaving_ = false, draining_ = false;
+  bool engine_alive_ = true;
   TextWorkers workers_;  // last: its jobs use the model
 };
 

@@ -71,7 +71,8 @@ class FakeEngine final : public engine::Engine {
     core::EngineSnapshot s;
     s.requests_running = 1;
     s.blocks_total = 10;
-    s.engine_heartbeat_us = dead ? 0 : http::monotonic_us();
+    if (!dead) ++progress_;
+    s.progress = progress_;
     return s;
   }
   core::LiveState live_state() override {
@@ -160,6 +161,7 @@ class FakeEngine final : public engine::Engine {
     push_finish(events, core::FinishReason::kLength);
   }
 
+  mutable std::atomic<uint64_t> progress_{0};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Sequence> submitted_;
