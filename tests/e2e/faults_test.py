@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""What goes wrong around a running server: signals, kills, a full disk, more answers than memory. It serves on or ends as documented.
+
+Longer forms with figures: bench/open_ended.py, bench/kill_restart.py, bench/soak.py.
+"""
+
+import http.client
+import json
+import pathlib
+import resource
+import signal
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import disk_load
+import serving
+
+sys.path.insert(0, str(serving.TOP / "bench"))
+import kill_restart  # noqa: E402
+import open_ended  # noqa: E402
+import soak  # noqa: E402
+
+SMALL = ["--preset", "dense", "--max-model-len", "2048", "--device-memory", "128MiB"]
+
+
+class Answer(threading.Thread):
+    """A streamed completion of 100 tokens."""
+
+    def __init__(self, port, tokens=100):
+        super().__init__()
+        self.port, self.tokens = port, tokens
+        self.begun = threading.Event()
+        self.lines = []
+        self.broken = False
+
+    def run(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        try:
+            connection.request("POST", "/v1/completions", json.dumps({
+                "model": "longneedle-q8_0", "prompt": "In the beginning", "max_tokens": self.tokens, "temperature": 0,
+                "ignore_eos": True, "stream": True}), {"Content-Type": "application/json"})
+            for line in connection.getresponse():
+                self.lines.append(line)
+                self.begun.set()
+        except (OSError, http.client.HTTPException):
+            self.broken = True
+        finally:
+            connection.close()
+            self.begun.set()
+
+    def whole(self):
+        self.join()
+        return not self.broken and any(b"[DONE]" in line for line in self.lines)
+
+
+def wait_for(condition, seconds=60):
+    """Whether it came true."""
+    for _ in range(seconds * 50):
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+class Signals(unittest.TestCase):
+    def start(self, *options):
+        server = serving.Server(serving.LONGNEEDLE, *SMALL, *options)
+        server.__enter__()
+        self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
+        return server
+
+    def test_sigterm_finishes_what_runs_and_takes_nothing_new(self):
+        server = self.start()
+        running = Answer(server.port, tokens=1500)
+        running.start()
+        running.begun.wait()
+        server.process.send_signal(signal.SIGTERM)
+        self.assertTrue(wait_for(lambda: server.request("GET", "/ready")[0] == 503))
+        self.assertEqual(server.request("GET", "/health")[0], 200)
+        status, headers, text = server.request("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1})
+        self.assertEqual((status, headers["Connection"]), (503, "close"), text)
+        self.assertTrue(running.whole())
+        self.assertEqual(server.process.wait(60), 0)
+
+    def test_the_drain_delay_takes_requests_though_not_ready(self):
+        server = self.start("--drain-delay", "5")
+        server.process.send_signal(signal.SIGTERM)
+        self.assertTrue(wait_for(lambda: server.request("GET", "/ready")[0] == 503))
+        late = Answer(server.port)
+        late.start()
+        self.assertTrue(late.whole())
+        self.assertEqual(server.process.wait(60), 0)
+
+    def test_the_second_signal_ends_at_once(self):
+        server = self.start("--drain-delay", "600")
+        running = Answer(server.port, tokens=1900)
+        running.start()
+        running.begun.wait()
+        server.process.send_signal(signal.SIGTERM)
+        self.assertTrue(wait_for(lambda: server.request("GET", "/ready")[0] == 503))
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.process.wait(60), 0)
+        self.assertFalse(running.whole())
+
+    def test_what_runs_longer_than_the_shutdown_timeout_is_cut_off(self):
+        server = self.start("--shutdown-timeout", "1")
+        running = [Answer(server.port, tokens=1900) for _ in range(8)]
+        for answer in running:
+            answer.start()
+        for answer in running:
+            answer.begun.wait()
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.process.wait(60), 0)
+
+
+class Disk(unittest.TestCase):
+    def test_killed_three_times_it_serves_and_says_nothing_wrong(self):
+        figures = kill_restart.measure(kills=3, documents=3, each=2, life_s=4.0)
+        print(json.dumps(figures))
+        self.assertEqual(figures["wrong"], 0)
+        self.assertEqual(figures["restarts_that_served"], 4)
+        self.assertGreater(figures["last_life"]["disk_pages"], 0)
+
+    def test_a_full_disk_changes_no_answer(self):
+        asked = disk_load.questions(3, 2)
+        expected = disk_load.right_answers(asked)
+        with tempfile.TemporaryDirectory() as folder:
+            with serving.Server(serving.LONGNEEDLE, *disk_load.disk_options(pathlib.Path(folder) / "disk")) as server:
+                # As on a disk of 8 MiB: what is longer cannot be written.
+                resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (8 << 20, 8 << 20))
+                for question in asked * 2:
+                    self.assertEqual(disk_load.ask(server, question), expected[question])
+                self.assertGreater(server.metric("spillway:disk_failures_total"), 0)
+                self.assertEqual(server.request("GET", "/health")[0], 200)
+
+
+class Growth(unittest.TestCase):
+    def run_chats(self, options):
+        figures = open_ended.measure(serving.LONGNEEDLE, options, streams=8, tokens=200, words=170)
+        texts = figures.pop("texts")
+        print(json.dumps(figures))
+        self.assertEqual(figures["failures"], [])
+        self.assertGreater(figures["blocks_grown"], 0)
+        return figures, texts
+
+    def test_chats_without_max_tokens_outgrow_memory_and_all_go_on(self):
+        """Eight chats of some 350 tokens and 200 more, in homes for 3,200; each may take all of them."""
+        options = ["--preset", "full", "--budget", "512", "--deterministic", "--max-model-len", "3072", "--device-memory",
+                   "80MiB", "--host-memory", "25MiB", "--max-num-seqs", "8"]
+        waiting, texts = self.run_chats(options)
+        self.assertGreater(waiting["preemptions"], 0)
+        with tempfile.TemporaryDirectory() as folder:
+            _, on_disk = self.run_chats([*options, "--disk-path", folder + "/disk", "--disk-memory", "256MiB"])
+        self.assertEqual(texts, on_disk)
+
+    def test_so_it_is_without_a_host_tier(self):
+        figures, _ = self.run_chats(["--preset", "dense", "--max-model-len", "3072", "--device-memory", "60MiB", "--max-num-seqs", "8"])
+        self.assertGreater(figures["preemptions"], 0)
+
+
+class Soak(unittest.TestCase):
+    def test_a_short_one_leaves_nothing(self):
+        figures = soak.measure(serving.LONGNEEDLE, ["--max-model-len", "8192", "--device-memory", "128MiB", "--host-memory", "160MiB"],
+                               minutes=0.5, load=0.8, closed_seconds=10)
+        print(json.dumps(figures))
+        self.assertEqual(figures["failures"], [])
+        self.assertGreater(figures["hung_up_on"], 0)
+        self.assertEqual(set(figures["left"].values()), {0})
+
+
+if __name__ == "__main__":
+    unittest.main()
