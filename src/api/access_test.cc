@@ -3,9 +3,6 @@
 #include "api/access.h"
 
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-
-#include <sstream>
 
 #include "api/testing.h"
 
@@ -277,24 +274,8 @@ TEST(AccessServer, CorsHeadersAreOnEveryAnswer) {
   EXPECT_NE(preflight.find(allowed), std::string::npos);
 }
 
-// Collects what is logged, at every level.
-class LogCatcher {
- public:
-  LogCatcher() { base::logger().sinks().push_back(sink_); }
-  ~LogCatcher() { base::logger().sinks().pop_back(); }
-  std::string text() {
-    base::logger().flush();
-    return stream_.str();
-  }
-
- private:
-  std::ostringstream stream_;
-  std::shared_ptr<spdlog::sinks::ostream_sink_mt> sink_ =
-      std::make_shared<spdlog::sinks::ostream_sink_mt>(stream_);
-};
-
 std::string logged_while_asked(int64_t log_prompt_bytes) {
-  LogCatcher log;
+  ::testing::internal::CaptureStderr();
   {
     ServerOptions options = testing::test_options();
     options.log_prompt_bytes = log_prompt_bytes;
@@ -312,7 +293,7 @@ std::string logged_while_asked(int64_t log_prompt_bytes) {
     server.post("/v1/completions", R"({"prompt":"secret"})");
   }
   base::set_log_level("error").value();
-  return log.text();
+  return ::testing::internal::GetCapturedStderr();
 }
 
 TEST(AccessServer, PromptsAreLoggedOnlyWhenAsked) {

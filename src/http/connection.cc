@@ -158,14 +158,7 @@ Task<bool> Connection::read_request() {
   parser_->header_limit(static_cast<uint32_t>(limits.header_bytes_max));
   parser_->body_limit(static_cast<uint64_t>(limits.body_bytes_max));
   stream_.expires_after(limits.header_timeout);
-  // Beast's own limit is overlooked where a head of many lines comes in pieces; a full buffer is
-  // not.
-  buffer_.max_size(
-      std::max(static_cast<size_t>(limits.header_bytes_max), buffer_.size() + kReadBytes));
-  error_code ec;
-  auto token = into(ec);
-  co_await beast::http::async_read_header(stream_, buffer_, *parser_, token);
-  buffer_.max_size(buffered_bytes_max(limits));
+  const error_code ec = co_await read_header();
   if (ec) {
     co_await refuse_unread(ec);
     co_return false;
@@ -180,6 +173,26 @@ Task<bool> Connection::read_request() {
   judged_ = co_await answer_from_head();
   if (judged_) co_return keep_alive_;
   co_return co_await read_body();
+}
+
+// Beast's async_read_header overlooks its limit where a head of many lines comes in pieces; here
+// every byte of the head counts, parsed or not.
+Task<error_code> Connection::read_header() {
+  const auto bytes_max = static_cast<size_t>(shared_.options.limits.header_bytes_max);
+  error_code ec;
+  for (size_t parsed = 0; true;) {
+    const size_t taken = parser_->put(buffer_.data(), ec);
+    buffer_.consume(taken);
+    parsed += taken;
+    if (parser_->is_header_done() || (ec && ec != beast::http::error::need_more)) break;
+    if (parsed + buffer_.size() >= bytes_max) co_return beast::http::error::header_limit;
+    auto token = into(ec);
+    auto space = buffer_.prepare(kReadBytes);
+    const size_t n = co_await stream_.async_read_some(space, token);
+    buffer_.commit(n);
+    if (ec) break;
+  }
+  co_return ec;
 }
 
 // The head of the request, as handlers and judges see it, into request_.
@@ -234,7 +247,7 @@ Task<void> Connection::refuse_unread(error_code ec) {
                          ec != error::end_of_stream && ec != error::partial_message;
   unread_input_ = true;
   std::string message = fmt::format("Malformed HTTP request: {}.", ec.message());
-  if (ec == error::header_limit || (ec == error::buffer_overflow && !parser_->is_header_done())) {
+  if (ec == error::header_limit) {
     message = fmt::format("The request header is over {} bytes.", limits.header_bytes_max);
     co_await refuse(Refusal::kHeaderTooLarge, std::move(message));
   } else if (ec == error::body_limit) {

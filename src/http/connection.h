@@ -48,6 +48,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Task<bool> read_request();
   void take_head();
   Task<bool> answer_from_head();
+  Task<boost::system::error_code> read_header();
   Task<bool> read_body();
   Task<bool> await_first_byte();
   Task<void> serve();
