@@ -51,6 +51,7 @@ class ScriptedEngine final : public engine::Engine {
   void cancel(core::RequestId) override {}
   void drain(int64_t) override {}
   void reset_prefix_cache() override {}
+  core::LiveState live_state() override { return {}; }
   core::EngineSnapshot snapshot() const override {
     core::EngineSnapshot snapshot;
     snapshot.engine_heartbeat_us = http::monotonic_us();
@@ -64,7 +65,11 @@ class RunningServer {
   RunningServer() : server_(options()) {
     server_.listen().value();
     thread_ = std::thread([this] {
-      server_.run([] { return api::testing::test_backend(std::make_unique<ScriptedEngine>()); })
+      server_
+          .run([] {
+            return api::testing::test_backend(std::make_unique<ScriptedEngine>(),
+                                              text::kDefaultChatTemplate);
+          })
           .value();
     });
     ready_.get_future().wait();
