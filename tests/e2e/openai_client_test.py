@@ -5,11 +5,12 @@ Completions are asked of longneedle, chats of SmolLM2. Streamed and whole answer
 give the same greedy text, which also shows that nothing is lost between the engine and the socket.
 """
 
+import asyncio
 import json
-import time
 import unittest
 
 import serving
+import weather
 
 try:
     import openai
@@ -95,11 +96,7 @@ class Completions(WithServer):
             next(stream)
         self.assertEqual(self.server.metric("vllm:num_requests_running"), 1)
         stream.close()
-        for _ in range(200):
-            if self.server.metric("vllm:num_requests_running") == 0:
-                return
-            time.sleep(0.05)
-        self.fail("still running 10 s after its client left")
+        self.server.wait_idle()
 
     def test_errors(self):
         with self.assertRaises(openai.NotFoundError) as caught:
@@ -159,6 +156,40 @@ class Chat(WithServer):
         choice = self.chat("Say yes.", max_completion_tokens=3, logprobs=True, top_logprobs=2).choices[0]
         self.assertEqual(len(choice.logprobs.content[0].top_logprobs), 2)
         self.assertEqual("".join(entry.token for entry in choice.logprobs.content), choice.message.content)
+
+    def test_tools_are_called_whole_and_streamed(self):
+        fields = {"model": self.name, "messages": weather.messages(), "tools": [weather.TOOL], "temperature": 0, "max_completion_tokens": 32}
+        choice = self.client.chat.completions.create(**fields).choices[0]
+        self.assertEqual((choice.finish_reason, choice.message.content), ("tool_calls", None))
+        (call,) = choice.message.tool_calls
+        self.assertEqual((call.function.name, json.loads(call.function.arguments)), ("get_weather", {"city": "Paris"}))
+        with self.client.chat.completions.stream(**fields) as stream:  # puts calls together, and complains where it cannot
+            events = [event.type for event in stream]
+            streamed = stream.get_final_completion().choices[0]
+        self.assertIn("tool_calls.function.arguments.delta", events)
+        self.assertEqual(streamed.finish_reason, "tool_calls")
+        self.assertEqual(streamed.message.tool_calls[0].function.arguments, call.function.arguments)
+        fields["messages"] = [*weather.messages(), choice.message, {"role": "tool", "tool_call_id": call.id, "content": "sunny"}]
+        self.assertIn("sunny", self.client.chat.completions.create(**fields).choices[0].message.content)
+
+    def test_tools_that_must_not_be_called_are_not(self):
+        answer = self.client.chat.completions.create(model=self.name, messages=weather.messages(), tools=[weather.TOOL], tool_choice="none",
+                                                     temperature=0, max_completion_tokens=32)
+        self.assertIsNone(answer.choices[0].message.tool_calls)
+
+    def test_a_cancelled_task_frees_everything(self):
+        async def cancel():
+            client = openai.AsyncOpenAI(base_url=self.server.url + "/v1", api_key="none", max_retries=0)
+            asked = asyncio.create_task(client.chat.completions.create(
+                model=self.name, messages=[{"role": "user", "content": "Count."}], max_completion_tokens=8000, extra_body={"ignore_eos": True}))
+            while self.server.metric("vllm:num_requests_running") == 0:
+                await asyncio.sleep(0.02)
+            asked.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await asked
+            await client.close()
+        asyncio.run(cancel())
+        self.server.wait_idle()
 
     def test_a_document_of_thousands_of_tokens(self):
         text = (serving.TOP / "tools/data/ruth_and_jonah.txt").read_text(encoding="utf-8")

@@ -87,3 +87,11 @@ class Server:
         if not values:
             raise AssertionError(f"no metric {name}")
         return sum(float(value) for value in values)
+
+    def wait_idle(self):
+        """Returns once nothing runs or waits; clients that left must have been noticed by then."""
+        for _ in range(200):
+            if self.metric("vllm:num_requests_running") + self.metric("vllm:num_requests_waiting") == 0:
+                return
+            time.sleep(0.05)
+        raise AssertionError("requests still run 10 s after their clients left")
