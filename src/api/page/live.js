@@ -49,8 +49,8 @@ function makeFigures(node) {
   return kFigures.map((figure) => {
     const value = element("span", { class: "value" }, "–");
     const unit = element("span", { class: "unit" });
-    const more = [element("p", { class: "more" }), element("p", { class: "more" })];
     const spark = figure.spark ? new Spark(figure.spark) : null;
+    const more = (spark ? [0] : [0, 1]).map(() => element("p", { class: "more" }));
     node.append(element("div", { class: "figure" }, element("h3", {}, figure.label),
       element("p", { class: "number" }, value, " ", unit), ...more, spark?.node));
     return (state, isTick) => {
