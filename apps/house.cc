@@ -3,17 +3,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <sstream>
 
 #include "apps/completion.h"
 #include "apps/heads_file.h"
 #include "apps/model_digest.h"
 #include "apps/progress.h"
-#include "base/log.h"
+#include "base/log_event.h"
 #include "base/sizes.h"
 #include "engine/memory_plan.h"
 #include "engine/options.h"
@@ -150,7 +152,7 @@ base::Result<engine::EngineOptions> engine_options(const ServingOptions& options
     return base::error(base::Code::kInvalidArgument,
                        "--disk-path keeps cached prefixes, and the prefix cache is off");
   }
-  if (!options.device_memory.empty()) {
+  if (!options.device_memory.empty() && !options.device_memory.ends_with('%')) {
     ASSIGN_OR_RETURN(e.device_memory_bytes, base::parse_bytes(options.device_memory));
   }
   return e;
@@ -347,6 +349,29 @@ base::Result<void> choose_weights(const ServingOptions& options, House* house) {
   return {};
 }
 
+void print_table(const std::string& table) {
+  if (!base::logs_json()) return fmt::print(stderr, "{}", table);
+  std::istringstream lines(table);
+  for (std::string line; std::getline(lines, line);) LOG_INFO("{}", line);
+}
+
+// "90%": what the weights leave of that much of the available memory.
+base::Result<int64_t> share_of(const std::string& text, const engine::MemorySizes& memory) {
+  double share = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), share);
+  if (failed != std::errc() || end + 1 != text.data() + text.size() ||
+      !(share > 0 && share <= 100)) {
+    return base::error(base::Code::kInvalidArgument,
+                       "--device-memory {}: expected a share above 0% and at most 100%", text);
+  }
+  const auto all =
+      static_cast<int64_t>(static_cast<double>(memory.available_bytes) * (share / 100));
+  const int64_t left = all - memory.weights_bytes - memory.runtime_bytes;
+  if (left > 0) return left;
+  return base::error(base::Code::kTooLarge, "--device-memory {} is {}, less than the weights' {}",
+                     text, base::format_bytes(all), base::format_bytes(memory.weights_bytes));
+}
+
 base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
                                exec::SelectionTap* tap, House* house) {
   const core::ModelConfig& c = house->files->config;
@@ -363,11 +388,13 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
     e.tiers.max_inject_tokens = int64_t{e.tiers.chunk_tokens} * c.num_layers;
   }
   e.max_num_seqs = std::min(e.max_num_seqs, e.max_num_batched_tokens);
-  ASSIGN_OR_RETURN(
-      house->sizes,
-      engine::resolve(e, c,
-                      house->gpu != nullptr ? gpu_memory(e, *house)
-                                            : cpu_memory(e, *house, ops::op_table(house->isa))));
+  const engine::MemorySizes memory = house->gpu != nullptr
+                                         ? gpu_memory(e, *house)
+                                         : cpu_memory(e, *house, ops::op_table(house->isa));
+  if (options.device_memory.ends_with('%')) {
+    ASSIGN_OR_RETURN(e.device_memory_bytes, share_of(options.device_memory, memory));
+  }
+  ASSIGN_OR_RETURN(house->sizes, engine::resolve(e, c, memory));
   if (options.fill_random && house->gpu == nullptr) {
     return base::error(base::Code::kUnsupported,
                        "--fill random fills pages on a GPU alone, and the CPU computes here");
@@ -379,7 +406,7 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
         "--save-granularity pages");
   }
   house->budget_tokens = e.sparse.budget_tokens;
-  if (print_sizes) fmt::print(stderr, "{}", engine::format_table(house->sizes));
+  if (print_sizes) print_table(engine::format_table(house->sizes));
   const std::string made_with = has_disk(e) ? lasting_fingerprint(*house) : fingerprint(*house);
   RETURN_IF_ERROR(house->gpu != nullptr ? make_gpu_executor(options, e, made_with, tap, house)
                                         : make_cpu_executor(e, made_with, tap, house));

@@ -10,7 +10,8 @@
 #include "apps/bench_serve.h"
 #include "apps/commands.h"
 #include "apps/help_formatter.h"
-#include "base/log.h"
+#include "apps/typed_options.h"
+#include "base/log_event.h"
 
 namespace {
 
@@ -25,16 +26,19 @@ std::string check_number(const std::string& text) {
   return CLI::detail::lexical_cast(text, value) && !std::isnan(value) ? "" : "expected a number";
 }
 
-void add_serve(CLI::App& app, Action* action) {
+void add_serve(CLI::App& app, apps::LogOptions* logs, Action* action) {
   CLI::App* command = app.add_subcommand("serve", "serve a model behind the OpenAI API");
   auto serving = std::make_shared<ServingOptions>();
   auto listen = std::make_shared<apps::ListenOptions>();
   apps::add_model_options(*command, serving.get());
   apps::add_listen_options(*command, listen.get());
   apps::add_engine_options(*command, serving.get());
+  apps::add_log_options(*command, logs);
   command->footer(
+      "\nOptions of vllm serve are taken too, as far as they mean something here.\n"
       "\nExamples:\n  spillway serve smollm2\n  spillway serve model.gguf --port 8080 "
-      "--device-memory 16GiB --max-model-len 32768\n"
+      "--device-memory 16GiB --max-model-len 32768\n  spillway serve --config spillway.toml "
+      "--log-format json\n"
       "  curl http://127.0.0.1:8000/v1/models");
   command->callback([=] { *action = [=] { return apps::serve(*serving, *listen); }; });
 }
@@ -208,28 +212,38 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", SPILLWAY_VERSION);
   app.formatter(std::make_shared<apps::HelpFormatter>());
-  std::string log_level = "info";
-  app.add_option("--log-level", log_level, "trace, debug, info, warn, error or off")
-      ->capture_default_str();
+  apps::LogOptions logs;
+  apps::add_log_options(app, &logs);
   Action action;
-  add_serve(app, &action);
+  add_serve(app, &logs, &action);
   add_generate(app, &action);
   add_bench(app, &action);
   add_eval(app, &action);
   add_trace(app, &action);
   add_calibrate(app, &action);
   add_inspect(app, &action);
+  auto line = apps::read_command_line(app, {argv + 1, argv + std::max(argc, 1)});
+  if (!line.ok()) {
+    fmt::print(stderr, "spillway: {}\n", line.error().message);
+    return 2;
+  }
   try {
-    std::vector<std::string> arguments = apps::with_hyphens(argc, argv);
+    std::vector<std::string> arguments = std::move(line->arguments);
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them last first
     app.parse(std::move(arguments));
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;  // 2: the command line is wrong, as shells have it
   }
-  base::Result<void> done = base::set_log_level(log_level);
+  base::Result<void> done = base::set_log_level(logs.level);
+  if (done.ok()) done = base::set_log_format(logs.format);
+  if (!line->note.empty()) LOG_INFO("vLLM's options: {}", line->note);
   if (done.ok()) done = action();
   if (!done.ok()) {
-    fmt::print(stderr, "spillway: {}\n", done.error().message);
+    if (base::logs_json()) {
+      LOG_ERROR("{}", done.error().message);
+    } else {
+      fmt::print(stderr, "spillway: {}\n", done.error().message);
+    }
     return 1;
   }
   return 0;

@@ -90,6 +90,11 @@ void add_compute_options(CLI::App& command, ServingOptions* o) {
 }  // namespace
 
 void add_engine_options(CLI::App& command, ServingOptions* o) {
+  command
+      .add_option("--config", o->config,
+                  "TOML file of these options, a line each (max-num-seqs = 8); the command line "
+                  "wins")
+      ->check(CLI::ExistingFile);
   add_kv_options(command, &o->preset, &o->kv);
   command
       .add_option("--kv-cache-dtype", o->kv_cache_dtype,
@@ -116,8 +121,8 @@ void add_engine_options(CLI::App& command, ServingOptions* o) {
   add_compute_options(command, o);
   command
       .add_option("--device-memory", o->device_memory,
-                  "memory for KV pages and workspace beside the weights, such as 8GiB (half of "
-                  "what is free)")
+                  "memory for KV pages and workspace beside the weights, such as 8GiB, or 90% of "
+                  "what is free for all three (half of what is free)")
       ->group(kPerformance);
   command.add_option("--max-num-seqs", o->max_num_seqs, "sequences that run together")
       ->check(CLI::Range(1, 4096))
@@ -245,22 +250,32 @@ void add_listen_options(CLI::App& command, ListenOptions* o) {
       ->check(CLI::Range(0, 86400))
       ->capture_default_str()
       ->group(kServer);
+  command.add_option("--seed", o->seed, "seeds the draws of requests without a seed (random)")
+      ->check(kSeed)
+      ->group(kServer);
   add_access_options(command, o);
   add_limit_options(command, o);
+  constexpr const char* kLogs = "Logs";
+  command
+      .add_flag("--log-requests,!--no-log-requests", o->log_requests,
+                "a line for each request, with its times and where its pages were (on)")
+      ->group(kLogs);
+  command
+      .add_flag("--log-status,!--no-log-status", o->log_status,
+                "a line with rates and use every 10 s, unless idle (on)")
+      ->group(kLogs);
 }
 
-std::vector<std::string> with_hyphens(int argc, char** argv) {
-  std::vector<std::string> arguments;
-  for (int i = 1; i < argc; ++i) {
-    std::string argument = argv[i];
-    if (argument.starts_with("--")) {
-      for (size_t at = 2; at < argument.size() && argument[at] != '='; ++at) {
-        if (argument[at] == '_') argument[at] = '-';
-      }
-    }
-    arguments.push_back(std::move(argument));
-  }
-  return arguments;
+void add_log_options(CLI::App& command, LogOptions* o) {
+  constexpr const char* kLogs = "Logs";
+  command.add_option("--log-level", o->level, "trace, debug, info, warn, error or off")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
+      ->capture_default_str()
+      ->group(kLogs);
+  command.add_option("--log-format", o->format, "text, or json: an object a line")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str()
+      ->group(kLogs);
 }
 
 }  // namespace apps

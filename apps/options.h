@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,8 @@ namespace apps {
 // Defaults are what --help shows. Sizes are text until build_house() resolves them, so that errors
 // can name them as typed.
 struct ServingOptions {
-  std::string model;  // GGUF file, folder with safetensors, config.json (dummy), or a name of hub/
+  std::string config;  // read by read_command_line() before the others are parsed
+  std::string model;   // GGUF file, folder with safetensors, config.json (dummy), or a name of hub/
   std::string load_format = "auto";  // auto | dummy
   uint64_t dummy_seed = 0;           // weights of --load-format dummy
   std::string dummy_type = "BF16";   // of their matrices
@@ -32,10 +34,10 @@ struct ServingOptions {
   bool fill_random = false;
   bool enforce_eager = false;  // on a GPU: no graphs
   bool async_scheduling = true;
-  std::string isa = "auto";  // auto | reference | avx2 | avx512
-  int32_t threads = 0;       // 0 = physical cores
-  std::string
-      device_memory;  // KV pages and workspace; "" = half of what is available after the weights
+  std::string isa = "auto";   // auto | reference | avx2 | avx512
+  int32_t threads = 0;        // 0 = physical cores
+  std::string device_memory;  // KV pages and workspace; "" = half of what is available after the
+                              // weights; "90%": of what is available, for these and the weights
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 0;  // 0 = 1024, on a GPU 8192
   int32_t max_num_queued_reqs = 1024;
@@ -60,21 +62,26 @@ struct ListenOptions {
   int32_t drain_delay_s = 0;
   int32_t shutdown_timeout_s = 30;
   int32_t stall_timeout_s = 120;
+  std::optional<uint64_t> seed;  // of requests without one; none: random
+  bool log_requests = true;
+  bool log_status = true;
+};
+
+struct LogOptions {
+  std::string level = "info";   // trace | debug | info | warn | error | off
+  std::string format = "text";  // text | json
 };
 
 // Adds the shared options to a subcommand, in groups, with checks of their ranges.
 void add_model_options(CLI::App& command, ServingOptions* options);
 void add_engine_options(CLI::App& command, ServingOptions* options);
 void add_listen_options(CLI::App& command, ListenOptions* options);
+void add_log_options(CLI::App& command, LogOptions* options);
 
 // Accepts whole numbers from 0 to 2^64 - 1 as they are typed; a sign or a larger number is an
 // error, not another seed.
 extern const CLI::Validator kSeed;
 // Accepts numbers above 0, and inf.
 extern const CLI::Validator kRate;
-
-// `argv` with vLLM's underscores in option names turned into hyphens (--max_num_seqs), values
-// untouched.
-std::vector<std::string> with_hyphens(int argc, char** argv);
 
 }  // namespace apps

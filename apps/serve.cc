@@ -51,7 +51,8 @@ base::Result<api::Backend> load_backend(const ServingOptions& options,
                    .num_blocks = house->sizes.num_blocks,
                    .dtype = options.kv_cache_dtype,
                    .frame_bytes = house->sizes.frame_bytes,
-                   .num_frames = house->sizes.num_frames};
+                   .num_frames = house->sizes.num_frames,
+                   .num_records = static_cast<int64_t>(house->executor->num_disk_records())};
   backend.tokenizer = std::move(house->tokenizer);
   backend.chat_template = std::move(house->chat_template);
   if (!listen.chat_template.empty()) {
@@ -141,6 +142,9 @@ base::Result<void> serve(const ServingOptions& options, const ListenOptions& lis
       std::min(options.max_num_queued_reqs, static_cast<int32_t>(server.limits.connections_max));
   server.drain_delay = std::chrono::seconds(listen.drain_delay_s);
   server.stall_timeout = std::chrono::seconds(listen.stall_timeout_s);
+  server.seed = listen.seed;
+  server.log_requests = listen.log_requests;
+  server.log_status = listen.log_status;
   server.shutdown_timeout = std::chrono::seconds(listen.shutdown_timeout_s);
   return api::serve(std::move(server), [&] { return load_backend(options, listen); });
 }

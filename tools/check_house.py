@@ -291,7 +291,7 @@ def help_options(binary, subcommand):
 
 def check_options(binary, findings):
     """docs/options.md and --help name the same options. In the page they stand in the first column of the tables below a
-    heading "## `spillway SUBCOMMAND ...`"; the options that subcommands share with serve stand there alone."""
+    heading "## `spillway SUBCOMMAND ...`", up to the next heading; the options that subcommands share with serve stand there alone."""
     page = TOP / "docs" / "options.md"
     if not page.exists():
         findings.add("docs/options.md", 1, "options", "the page is missing")
@@ -302,7 +302,7 @@ def check_options(binary, findings):
         heading = re.match(r"## `spillway ([a-z][a-z ]*[a-z])", line)
         if heading:
             subcommand = heading.group(1)
-        elif line.startswith("## "):
+        elif line.startswith(("## ", "### ")):
             subcommand = None
         elif line.startswith("| `") and subcommand:
             documented[subcommand] |= set(re.findall(r"--[a-z][a-z0-9-]*", line.split("|")[1]))

@@ -104,7 +104,9 @@ RequestRecord::~RequestRecord() {
   exchange_.attachment().reset();
   // 499: the client left before it was answered.
   const int64_t status = exchange_.status() == 0 ? 499 : exchange_.status();
-  const bool shown = service_.options().log_requests && (asks_for_tokens() || status >= 400);
+  // Probes fail while a model is loaded, and again every second.
+  const bool failed = status >= 400 && exchange_.request().method == "POST";
+  const bool shown = service_.options().log_requests && (asks_for_tokens() || failed);
   const auto level = shown ? spdlog::level::info : spdlog::level::debug;
   if (!base::logger().should_log(level)) return;
   const http::Request& request = exchange_.request();

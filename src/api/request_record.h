@@ -4,7 +4,7 @@
 // Made at the start of every route's handler, on its frame, and found through the exchange by who
 // knows more of the request. Ids: x-request-id is the client's own or a new one; a W3C traceparent
 // is answered with one of the same trace and a span of ours, and both are in the line, so that a
-// trace and the log meet. Requests that generate, and those that fail, have a line at level info
+// trace and the log meet. Requests that generate, and POSTs that fail, have a line at level info
 // (--log-requests), others at debug. No text of a prompt or an answer is ever in it. Thread: I/O.
 #pragma once
 

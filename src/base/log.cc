@@ -138,6 +138,10 @@ Result<void> set_log_format(std::string_view format) {
   return {};
 }
 
+bool logs_json() {
+  return g_json;
+}
+
 LogFields::LogFields() : json_(g_json) {}
 
 void LogFields::add_name(std::string_view name) {

@@ -19,6 +19,8 @@ namespace base {
 // format: text or json. Errors: kInvalidArgument for another word. Thread: the first, before others
 // log.
 Result<void> set_log_format(std::string_view format);
+// Whether lines are JSON: then nothing else belongs on standard error.
+bool logs_json();
 
 // Names and values of an event, in the order in which they are shown. Names are our own literals.
 class LogFields {
