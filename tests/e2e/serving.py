@@ -35,7 +35,8 @@ class Server:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([BINARY, "serve", model, "--port", str(self.port), *options],
+        models = [] if model is None else [model]  # None: a config file among the options names it
+        self.process = subprocess.Popen([BINARY, "serve", *models, "--port", str(self.port), *options],
                                         stdout=self.log, stderr=subprocess.STDOUT)
 
     def __enter__(self):
