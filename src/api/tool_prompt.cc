@@ -119,6 +119,7 @@ TemplateTraits probe_template(const text::ChatTemplate& chat_template) {
   TemplateTraits traits;
   traits.shows_tools =
       shows(chat_template, probe(ordered_json::array({user}), tools), "probe_tool");
+  if (!traits.shows_tools) return traits;
   traits.shows_calls = shows(chat_template, chat(), kCalled);
   if (!traits.shows_calls) {
     call["content"] = "";

@@ -7,7 +7,8 @@
 
 namespace api {
 
-// What a template does with what chats with tools hold; found by rendering a small one.
+// What a template does with what chats with tools hold; found by rendering a small one. One that
+// shows no tools counts as showing nothing else either: calls must look as the text on tools says.
 struct TemplateTraits {
   bool shows_tools = false;         // the tools' names are in the text
   bool shows_calls = false;         // as are those of past calls,

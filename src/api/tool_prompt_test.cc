@@ -72,6 +72,12 @@ TEST(ToolPrompt, ATemplateWithoutTools) {
                      "<|im_start|>assistant\n"));
 }
 
+TEST(ToolPrompt, ATemplateThatShowsCallsOnly) {
+  const TemplateTraits traits = probe_template(
+      parse("{% for m in messages %}{{ m.content or m.tool_calls | tojson }}{% endfor %}"));
+  EXPECT_FALSE(traits.shows_tools || traits.shows_calls || traits.shows_results);
+}
+
 TEST(ToolPrompt, ToolsGoBehindTheSystemMessage) {
   ordered_json messages = ordered_json::parse(R"([{"role":"system","content":"Be brief."}])");
   ordered_json tools = ordered_json::parse(R"([{"function":{"name":"f"}}])");
