@@ -30,10 +30,11 @@ WORDS = ("stone river garden window letter yellow morning paper engine silver ha
 
 
 class Chat(threading.Thread):
-    """One streamed chat; counts its tokens, and leaves after `tokens` of them."""
+    """One streamed chat; counts its tokens, and leaves after `tokens` of them, when `may_leave` says so, too."""
 
-    def __init__(self, port, model, words, seed, tokens):
+    def __init__(self, port, model, words, seed, tokens, may_leave):
         super().__init__()
+        self.may_leave = may_leave
         draw = random.Random(seed)
         text = f"Document {seed}: " + " ".join(draw.choice(WORDS) for _ in range(words))
         self.port, self.wanted = port, tokens
@@ -76,7 +77,7 @@ class Chat(threading.Thread):
             self.first_s = self.first_s or now_s
             self.gap_s_max = max(self.gap_s_max, now_s - (last_s or now_s))
             last_s = now_s
-            if self.tokens >= self.wanted:
+            if self.tokens >= self.wanted and self.may_leave():
                 return
         raise ValueError(f"the stream ended after {self.tokens} tokens")
 
@@ -86,12 +87,17 @@ def resident_bytes(pid):
     return int(re.search(r"^VmRSS:\s*(\d+) kB$", status, re.M).group(1)) * 1024
 
 
-def measure(model, options, streams, tokens, words):
-    """The figures of one run, as a dict."""
+def measure(model, options, streams, tokens, words, all_begin=False):
+    """The figures of one run, as a dict. all_begin: nobody leaves before each has a token; then all must fit together."""
     with serving.Server(model, *options) as server:
         name = json.loads(server.request("GET", "/v1/models")[2])["data"][0]
         before = resident_bytes(server.process.pid)
-        chats = [Chat(server.port, name["id"], words, seed, tokens) for seed in range(streams)]
+        chats = []
+
+        def may_leave():
+            return not all_begin or all(chat.tokens > 0 or chat.failure for chat in chats)
+
+        chats += [Chat(server.port, name["id"], words, seed, tokens, may_leave) for seed in range(streams)]
         started = time.monotonic()
         for chat in chats:
             chat.start()

@@ -53,7 +53,7 @@ struct Request {
   // Nobody asked for max_tokens: it is what the context leaves. When the engine's context turns out
   // smaller, the answer ends there (kLength) instead of failing.
   bool open_ended = false;
-  int64_t arrival_us = 0;        // monotonic clock, before tokenisation
+  int64_t arrival_us = 0;  // monotonic clock, before tokenisation
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kAbort, kError };

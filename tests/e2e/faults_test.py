@@ -138,8 +138,8 @@ class Disk(unittest.TestCase):
 
 
 class Growth(unittest.TestCase):
-    def run_chats(self, options):
-        figures = open_ended.measure(serving.LONGNEEDLE, options, streams=8, tokens=200, words=170)
+    def run_chats(self, options, words):
+        figures = open_ended.measure(serving.LONGNEEDLE, options, streams=8, tokens=200, words=words)
         texts = figures.pop("texts")
         print(json.dumps(figures))
         self.assertEqual(figures["failures"], [])
@@ -150,14 +150,26 @@ class Growth(unittest.TestCase):
         """Eight chats of some 350 tokens and 200 more, in homes for 3,200; each may take all of them."""
         options = ["--preset", "full", "--budget", "512", "--deterministic", "--max-model-len", "3072", "--device-memory",
                    "80MiB", "--host-memory", "25MiB", "--max-num-seqs", "8"]
-        waiting, texts = self.run_chats(options)
+        waiting, texts = self.run_chats(options, words=170)
         self.assertGreater(waiting["preemptions"], 0)
         with tempfile.TemporaryDirectory() as folder:
-            _, on_disk = self.run_chats([*options, "--disk-path", folder + "/disk", "--disk-memory", "256MiB"])
+            _, on_disk = self.run_chats([*options, "--disk-path", folder + "/disk", "--disk-memory", "256MiB"], words=170)
         self.assertEqual(texts, on_disk)
 
+    def test_32_chats_run_together_at_a_context_of_128k(self):
+        """In homes for one of that length; nobody leaves before all have a token, so that all ran at once."""
+        options = ["--preset", "full", "--max-model-len", "131072", "--host-memory", "1100MiB", "--max-num-seqs", "32"]
+        figures = open_ended.measure(serving.LONGNEEDLE, options, streams=32, tokens=8, words=40, all_begin=True)
+        del figures["texts"]
+        print(json.dumps(figures))
+        self.assertEqual(figures["failures"], [])
+        self.assertEqual(figures["context"], 131072)
+        self.assertGreaterEqual(figures["generated_tokens"], 32 * 8)
+        self.assertEqual(figures["preemptions"], 0)
+
     def test_so_it_is_without_a_host_tier(self):
-        figures, _ = self.run_chats(["--preset", "dense", "--max-model-len", "3072", "--device-memory", "60MiB", "--max-num-seqs", "8"])
+        options = ["--preset", "dense", "--max-model-len", "3072", "--device-memory", "60MiB", "--max-num-seqs", "8"]
+        figures, _ = self.run_chats(options, words=230)
         self.assertGreater(figures["preemptions"], 0)
 
 
