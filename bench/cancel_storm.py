@@ -3,9 +3,9 @@
 block of KV memory is free or cached, nothing runs or waits, no thread is left over, every request is in the metrics, and the
 next request is answered as before.
 
-    bench/cancel_storm.py [MODEL] [--requests 5000] [--at-once 32] [--seed 1] [--json FILE]
+    bench/cancel_storm.py [--requests 5000] [--at-once 32] [--seed 1] [--json FILE]
 
-Starts its own server. The moments go from before the last byte of the request to after the first tokens; one in ten stays
+Starts its own server with a tiny random model. The moments go from before the last byte of the request to after the first tokens; one in ten stays
 to the end.
 """
 
@@ -18,6 +18,7 @@ import re
 import socket
 import struct
 import sys
+import tempfile
 import time
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
@@ -119,13 +120,12 @@ def run(server, requests, at_once, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default=serving.LONGNEEDLE)
     parser.add_argument("--requests", type=int, default=5000)
     parser.add_argument("--at-once", type=int, default=32)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", help="also write the figures here")
     arguments = parser.parse_args()
-    with serving.Server(arguments.model, "--device", "cpu", "--max-model-len", "1024") as server:
+    with tempfile.TemporaryDirectory() as folder, serving.Server(*serving.tiny_model(folder)) as server:
         figures = run(server, arguments.requests, arguments.at_once, arguments.seed)
     print(json.dumps(figures))
     if arguments.json:

@@ -2,9 +2,9 @@
 """Many idle connections and many streams on one server: nothing may fail, /health must answer fast throughout, and a stream
 must cost little memory.
 
-    bench/many_connections.py [MODEL] [--idle 1000] [--streams 200] [--cores 2] [--json FILE]
+    bench/many_connections.py [--idle 1000] [--streams 200] [--cores 2] [--json FILE]
 
-Starts its own server. Keep-alive connections ask /health once and stay; streams run at once, most of them waiting their turn for the
+Starts its own server with a tiny random model. Keep-alive connections ask /health once and stay; streams run at once, most of them waiting their turn for the
 `--running` places of the engine, which have run once before, so that what grows is what a stream costs and not the first use
 of KV memory. Meanwhile /health is asked every 10 ms. Ends with status 1 when a bound is missed.
 """
@@ -16,6 +16,7 @@ import os
 import pathlib
 import resource
 import sys
+import tempfile
 import time
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
@@ -117,19 +118,18 @@ async def measure(server, arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default=serving.LONGNEEDLE)
     parser.add_argument("--idle", type=int, default=1000)
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--running", type=int, default=16, help="sequences that the engine runs at once")
-    parser.add_argument("--tokens", type=int, default=64, help="of each stream")
+    parser.add_argument("--tokens", type=int, default=400, help="that each stream generates")
     parser.add_argument("--cores", type=int, default=2, help="that server and clients share")
     parser.add_argument("--json", help="also write the figures here")
     arguments = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:arguments.cores])
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
-    with serving.Server(arguments.model, "--device", "cpu", "--max-num-seqs", str(arguments.running), "--max-model-len", "1024",
-                        "--threads", str(arguments.cores)) as server:
+    with tempfile.TemporaryDirectory() as folder, serving.Server(
+            *serving.tiny_model(folder), "--max-num-seqs", str(arguments.running), "--threads", str(arguments.cores)) as server:
         figures = asyncio.run(measure(server, arguments))
     print(json.dumps(figures, indent=1))
     if arguments.json:

@@ -311,7 +311,7 @@ Task<void> Connection::refuse(Refusal refusal, std::string message) {
 Task<void> Connection::serve() {
   request_.body = std::move(parser_->get().body());
   parser_.reset();
-  if (buffer_.size() == 0 && buffer_.capacity() > kReadBytes) buffer_.shrink_to_fit();
+  if (buffer_.size() == 0) buffer_.shrink_to_fit();  // an answer may take minutes
   const Router::Found found = shared_.router.find(request_.method, request_.path);
   Exchange exchange(*this, std::move(request_));
   exchange.headers_ = std::move(headers_);

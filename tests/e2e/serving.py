@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +21,17 @@ def smollm2():
     """The chat model's file, fetched if need be; None where that is not possible."""
     done = subprocess.run([BINARY, "inspect", "smollm2"], capture_output=True, text=True)
     return "smollm2" if done.returncode == 0 else None
+
+
+def tiny_model(folder):
+    """Writes the config.json of a model that costs next to nothing, and a tokenizer, into `folder`: for tests of the server and not
+    of the model. Returns the arguments to serve it with."""
+    tokenizer = TOP / "models/longneedle"
+    config = json.loads((tokenizer / "config.json").read_text())
+    config.update(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=32, intermediate_size=128)
+    (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
+    shutil.copy(tokenizer / "tokenizer.json", folder)
+    return [str(folder), "--load-format", "dummy", "--device", "cpu", "--max-model-len", "1024"]
 
 
 def free_port():
