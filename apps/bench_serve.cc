@@ -137,6 +137,17 @@ std::vector<int32_t> find_vocabulary(const Target& target, const base::Result<js
   return ids;
 }
 
+std::optional<int64_t> ask_token_count(const Target& target, const std::string& model,
+                                       const std::string& text) {
+  const json question = {{"model", model}, {"prompt", text}, {"add_special_tokens", false}};
+  const std::string body = question.dump(-1, ' ', false, json::error_handler_t::replace);
+  const base::Result<json> answer = ask(target, "POST", "/tokenize", body);
+  if (!answer.ok() || !answer->contains("count")) return std::nullopt;
+  const json& count = (*answer)["count"];
+  if (!count.is_number_integer()) return std::nullopt;
+  return count.get<int64_t>();
+}
+
 LoadPlan make_plan(const BenchServeOptions& options, const Target& target) {
   LoadPlan plan{.host = target.host, .port = target.port, .headers = target.headers};
   const char* own = options.backend == "openai-chat" ? "/v1/chat/completions" : "/v1/completions";
@@ -181,10 +192,11 @@ base::Result<void> save(const BenchServeOptions& options, const LoadRun& run,
 }
 
 base::Result<void> warm_up(const BenchServeOptions& options, LoadPlan plan,
-                           const std::string& model, const std::vector<int32_t>& vocabulary) {
+                           const std::string& model, const std::vector<int32_t>& vocabulary,
+                           const CountTokens& count_tokens) {
   if (options.num_warmups == 0) return {};
-  ASSIGN_OR_RETURN(plan.requests,
-                   make_requests(options, model, vocabulary, options.num_warmups, /*stream=*/1));
+  ASSIGN_OR_RETURN(plan.requests, make_requests(options, model, vocabulary, count_tokens,
+                                                options.num_warmups, /*stream=*/1));
   plan.arrivals_s.assign(plan.requests.size(), 0);
   ASSIGN_OR_RETURN(const LoadResult result, run_load(plan));
   for (const Outcome& outcome : result.outcomes) {
@@ -196,16 +208,16 @@ base::Result<void> warm_up(const BenchServeOptions& options, LoadPlan plan,
 }  // namespace
 
 base::Result<void> bench_serve(const BenchServeOptions& options) {
-  if ((options.dataset == "custom") == options.dataset_path.empty()) {
-    return base::error(Code::kInvalidArgument,
-                       "--dataset-name custom needs --dataset-path, and only it takes one");
+  if (is_random(options) != options.dataset_path.empty()) {
+    return base::error(Code::kInvalidArgument, "--dataset-name {} {} --dataset-path",
+                       options.dataset, is_random(options) ? "takes no" : "needs");
   }
   ASSIGN_OR_RETURN(const Goodput goodput, parse_goodput(options.goodput));
   ASSIGN_OR_RETURN(const Target target, find_target(options));
   const base::Result<json> models = ask(target, "GET", "/v1/models", "");
   ASSIGN_OR_RETURN(const std::string model, find_model(options, models));
   std::vector<int32_t> vocabulary;
-  if (options.dataset == "random" && options.backend == "openai") {
+  if (is_random(options) && options.backend == "openai") {
     vocabulary = find_vocabulary(target, models, model);
     if (vocabulary.empty()) {
       fmt::print(stderr,
@@ -214,9 +226,12 @@ base::Result<void> bench_serve(const BenchServeOptions& options) {
     }
   }
   LoadPlan plan = make_plan(options, target);
-  RETURN_IF_ERROR(warm_up(options, plan, model, vocabulary));
-  ASSIGN_OR_RETURN(plan.requests,
-                   make_requests(options, model, vocabulary, options.num_prompts, /*stream=*/0));
+  const CountTokens count_tokens = [&](const std::string& text) {
+    return ask_token_count(target, model, text);
+  };
+  RETURN_IF_ERROR(warm_up(options, plan, model, vocabulary, count_tokens));
+  ASSIGN_OR_RETURN(plan.requests, make_requests(options, model, vocabulary, count_tokens,
+                                                options.num_prompts, /*stream=*/0));
   plan.arrivals_s =
       arrival_times(options.num_prompts, options.request_rate, options.burstiness, options.seed);
   ASSIGN_OR_RETURN(const LoadResult result, run_load(plan));

@@ -28,17 +28,22 @@ struct BenchServeOptions {
   std::string api_key;
   std::vector<std::string> headers;  // KEY=VALUE
   // Prompts.
-  std::string dataset = "random";  // random | custom
+  std::string dataset = "random";  // random | prefix_repetition | custom | sharegpt | documents
   std::string dataset_path;
-  int64_t input_tokens = 1024;  // random
-  int64_t output_tokens = 128;  // random
-  double range_ratio = 0;       // random: both lengths from [len * (1 - r), len * (1 + r)]
-  int64_t prefix_tokens = 0;    // random: beginning that all prompts share, beside input_tokens
-  int64_t custom_output = 256;  // custom: of lines without output_tokens
+  int64_t input_tokens = 1024;     // random
+  int64_t output_tokens = 128;     // random
+  double range_ratio = 0;          // random: both lengths from [len * (1 - r), len * (1 + r)]
+  int64_t prefix_tokens = 0;       // random: beginning that all prompts share, beside input_tokens
+  int64_t repeated_prefix = 256;   // prefix_repetition: tokens of a prefix
+  int64_t repeated_suffix = 256;   //   of what follows, a request's own
+  int64_t repeated_prefixes = 10;  //   prefixes that the requests share
+  int64_t repeated_output = 128;
+  int64_t custom_output = 256;  // documents; custom: of lines without output_tokens
+  int64_t sharegpt_output = 0;  // 0 = as long as the recorded answer
   int64_t num_prompts = 1000;
   int64_t num_warmups = 0;
   uint64_t seed = 0;
-  bool ignore_eos = false;            // always, with random
+  bool ignore_eos = false;            // always, with random prompts
   std::optional<double> temperature;  // the server's own otherwise
   // Arrivals.
   double request_rate = std::numeric_limits<double>::infinity();  // 1/s

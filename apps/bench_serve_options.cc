@@ -80,22 +80,46 @@ void add_random_options(CLI::App& command, BenchServeOptions* o) {
       ->group(kPrompts);
 }
 
+void add_repetition_options(CLI::App& command, BenchServeOptions* o) {
+  const auto add = [&](const char* name, int64_t* value, const char* help) {
+    command.add_option(name, *value, help)
+        ->check(CLI::Range(1, 1 << 24))
+        ->capture_default_str()
+        ->group(kPrompts);
+  };
+  add("--prefix-repetition-prefix-len", &o->repeated_prefix,
+      "prefix_repetition: tokens of a shared prefix");
+  add("--prefix-repetition-suffix-len", &o->repeated_suffix,
+      "prefix_repetition: tokens after it, a request's own");
+  add("--prefix-repetition-num-prefixes", &o->repeated_prefixes,
+      "prefix_repetition: prefixes that the requests share");
+  add("--prefix-repetition-output-len", &o->repeated_output,
+      "prefix_repetition: tokens of an answer");
+}
+
 void add_prompt_options(CLI::App& command, BenchServeOptions* o) {
-  command.add_option("--dataset-name", o->dataset, "random, or custom: --dataset-path")
-      ->check(CLI::IsMember({"random", "custom"}))
+  command
+      .add_option("--dataset-name", o->dataset,
+                  "random, prefix_repetition; of --dataset-path: custom, sharegpt, documents")
+      ->check(CLI::IsMember({"random", "prefix_repetition", "custom", "sharegpt", "documents"}))
       ->capture_default_str()
       ->group(kPrompts);
-  command
-      .add_option("--dataset-path", o->dataset_path,
-                  "custom: a file of lines {\"prompt\": TEXT, \"output_tokens\": N}")
+  command.add_option("--dataset-path", o->dataset_path, "file of the data set, JSON lines")
       ->check(CLI::ExistingFile)
       ->group(kPrompts);
   command
-      .add_option("--custom-output-len", o->custom_output, "custom: tokens, for lines without them")
+      .add_option("--custom-output-len", o->custom_output,
+                  "documents: tokens of an answer; custom: for lines without them")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str()
       ->group(kPrompts);
+  command
+      .add_option("--sharegpt-output-len", o->sharegpt_output,
+                  "sharegpt: tokens of an answer (those of the recorded one)")
+      ->check(CLI::Range(1, 1 << 24))
+      ->group(kPrompts);
   add_random_options(command, o);
+  add_repetition_options(command, o);
   command.add_option("--num-prompts", o->num_prompts, "requests")
       ->check(CLI::Range(1, 10'000'000))
       ->capture_default_str()
@@ -110,7 +134,9 @@ void add_prompt_options(CLI::App& command, BenchServeOptions* o) {
       ->check(kSeed)
       ->capture_default_str()
       ->group(kPrompts);
-  command.add_flag("--ignore-eos", o->ignore_eos, "do not stop at an end token (random: always)")
+  command
+      .add_flag("--ignore-eos", o->ignore_eos,
+                "do not stop at an end token (random prompts: always)")
       ->group(kPrompts);
   command.add_option("--temperature", o->temperature, "sent with each request (the server's)")
       ->check(number_in(0.0, 100.0))

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -16,7 +16,6 @@ using base::Code;
 using nlohmann::json;
 using Random = std::mt19937_64;
 
-constexpr int64_t kPromptBytesMax = int64_t{8} << 30;
 constexpr int64_t kTokenBytes = 7;  // "123456,"
 
 constexpr std::array kWords = {
@@ -69,7 +68,7 @@ std::string request_body(const BenchServeOptions& options, const std::string& mo
   body += prompt;
   if (chat) body += "}]";
   body += fmt::format(",\"{}\":{}", chat ? "max_completion_tokens" : "max_tokens", output_tokens);
-  if (options.ignore_eos || options.dataset == "random") body += ",\"ignore_eos\":true";
+  if (options.ignore_eos || is_random(options)) body += ",\"ignore_eos\":true";
   if (options.temperature) body += fmt::format(",\"temperature\":{}", *options.temperature);
   return body + ",\"stream\":true,\"stream_options\":{\"include_usage\":true}}";
 }
@@ -81,21 +80,38 @@ std::uniform_int_distribution<int64_t> lengths(int64_t len, double ratio, int64_
   return std::uniform_int_distribution<int64_t>(std::max(low, low_min), std::max(high, low_min));
 }
 
+base::Result<void> check_size(int64_t count, double prompt_tokens) {
+  if (static_cast<double>(count) * prompt_tokens * kTokenBytes <=
+      static_cast<double>(kPromptBytesMax)) {
+    return {};
+  }
+  return base::error(Code::kTooLarge,
+                     "{} prompts of {:.0f} tokens would take over 8 GiB here: ask for fewer", count,
+                     prompt_tokens);
+}
+
+// What random prompts are drawn from: chats are words.
+std::vector<int32_t> ids_for(const BenchServeOptions& options,
+                             const std::vector<int32_t>& vocabulary) {
+  return options.backend == "openai-chat" ? std::vector<int32_t>() : vocabulary;
+}
+
+// What append_random() wrote, as JSON. REQUIRES: it is not empty.
+std::string prompt_json(const std::string& drawn, const std::vector<int32_t>& ids) {
+  if (ids.empty()) return quoted(drawn.substr(1));
+  std::string list = "[" + drawn;
+  list.back() = ']';
+  return list;
+}
+
 base::Result<std::vector<LoadRequest>> random_requests(const BenchServeOptions& options,
                                                        const std::string& model,
                                                        const std::vector<int32_t>& vocabulary,
                                                        int64_t count, uint32_t stream) {
-  const double tokens = static_cast<double>(count) *
-                        (static_cast<double>(options.input_tokens) * (1 + options.range_ratio) +
-                         static_cast<double>(options.prefix_tokens));
-  if (tokens * kTokenBytes > static_cast<double>(kPromptBytesMax)) {
-    return base::error(Code::kTooLarge,
-                       "{} prompts of {} tokens would take over 8 GiB here: ask for fewer", count,
-                       options.prefix_tokens + options.input_tokens);
-  }
-  const bool chat = options.backend == "openai-chat";
-  const std::vector<int32_t> words;
-  const std::vector<int32_t>& ids = chat ? words : vocabulary;
+  RETURN_IF_ERROR(
+      check_size(count, static_cast<double>(options.input_tokens) * (1 + options.range_ratio) +
+                            static_cast<double>(options.prefix_tokens)));
+  const std::vector<int32_t> ids = ids_for(options, vocabulary);
   auto input =
       lengths(options.input_tokens, options.range_ratio, options.prefix_tokens > 0 ? 0 : 1);
   auto output = lengths(options.output_tokens, options.range_ratio, 1);
@@ -109,56 +125,64 @@ base::Result<std::vector<LoadRequest>> random_requests(const BenchServeOptions& 
     const int64_t own = input(lengths_random), output_tokens = output(lengths_random);
     std::string prompt = prefix;
     append_random(prompt, own, ids, prompt_random);
-    if (ids.empty()) {
-      prompt = quoted(prompt.substr(1));
-    } else {
-      prompt.back() = ']';
-      prompt.insert(0, 1, '[');
-    }
-    requests.push_back({request_body(options, model, prompt, output_tokens),
+    requests.push_back({request_body(options, model, prompt_json(prompt, ids), output_tokens),
                         ids.empty() ? 0 : options.prefix_tokens + own});
   }
   return requests;
 }
 
-base::Result<std::vector<LoadRequest>> custom_requests(const BenchServeOptions& options,
-                                                       const std::string& model, int64_t count) {
-  std::ifstream file(options.dataset_path);
-  if (!file) return base::error(Code::kIo, "cannot read {}", options.dataset_path);
+// Random prompts that share one of some prefixes; which request has which is drawn too.
+base::Result<std::vector<LoadRequest>> prefix_requests(const BenchServeOptions& options,
+                                                       const std::string& model,
+                                                       const std::vector<int32_t>& vocabulary,
+                                                       int64_t count, uint32_t stream) {
+  const int64_t tokens = options.repeated_prefix + options.repeated_suffix;
+  RETURN_IF_ERROR(check_size(count, static_cast<double>(tokens)));
+  const std::vector<int32_t> ids = ids_for(options, vocabulary);
+  Random prefix_random = make_random(options.seed, Purpose::kPrefix);
+  Random prompt_random = make_random(options.seed, Purpose::kPrompt, stream);
+  Random order_random = make_random(options.seed, Purpose::kLengths, stream);
+  std::vector<std::string> prefixes(static_cast<size_t>(options.repeated_prefixes));
+  for (std::string& prefix : prefixes) {
+    append_random(prefix, options.repeated_prefix, ids, prefix_random);
+  }
   std::vector<LoadRequest> requests;
-  std::string line;
-  for (int64_t number = 1;
-       static_cast<int64_t>(requests.size()) < count && std::getline(file, line); ++number) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const json item = json::parse(line, nullptr, /*allow_exceptions=*/false);
-    const auto prompt = item.find("prompt");  // the end where `item` is no object
-    if (prompt == item.end() || !prompt->is_string()) {
-      return base::error(Code::kInvalidArgument,
-                         "{}:{}: expected a JSON object with a text \"prompt\"",
-                         options.dataset_path, number);
-    }
-    int64_t output_tokens = options.custom_output;
-    if (const auto given = item.find("output_tokens"); given != item.end()) {
-      if (!given->is_number_integer() || given->get<int64_t>() < 1) {
-        return base::error(Code::kInvalidArgument,
-                           "{}:{}: \"output_tokens\" must be a whole number above 0",
-                           options.dataset_path, number);
-      }
-      output_tokens = given->get<int64_t>();
-    }
+  for (int64_t i = 0; i < count; ++i) {
+    std::string prompt = prefixes[static_cast<size_t>(i) % prefixes.size()];
+    append_random(prompt, options.repeated_suffix, ids, prompt_random);
     requests.push_back(
-        {request_body(options, model, quoted(prompt->get<std::string>()), output_tokens), 0});
+        {request_body(options, model, prompt_json(prompt, ids), options.repeated_output),
+         ids.empty() ? 0 : tokens});
   }
-  if (requests.empty()) {
-    return base::error(Code::kInvalidArgument, "{}: no prompts", options.dataset_path);
-  }
+  std::shuffle(requests.begin(), requests.end(), order_random);
+  return requests;
+}
+
+// The prompts of a file, from the first one again when they end.
+base::Result<std::vector<LoadRequest>> file_requests(const BenchServeOptions& options,
+                                                     const std::string& model, int64_t count,
+                                                     const CountTokens& count_tokens) {
+  ASSIGN_OR_RETURN(const std::vector<Prompt> prompts, read_dataset(options, count, count_tokens));
+  std::vector<LoadRequest> requests;
+  int64_t bytes = 0;
   for (size_t i = 0; static_cast<int64_t>(requests.size()) < count; ++i) {
-    requests.push_back(LoadRequest(requests[i]));
+    const Prompt& prompt = prompts[i % prompts.size()];
+    requests.push_back(
+        {request_body(options, model, quoted(prompt.text), prompt.output_tokens), 0});
+    bytes += static_cast<int64_t>(requests.back().body.size());
+    if (bytes > kPromptBytesMax) {
+      return base::error(Code::kTooLarge, "{}: {} prompts take over 8 GiB here: ask for fewer",
+                         options.dataset_path, count);
+    }
   }
   return requests;
 }
 
 }  // namespace
+
+bool is_random(const BenchServeOptions& options) {
+  return options.dataset == "random" || options.dataset == "prefix_repetition";
+}
 
 std::string common_words() {
   std::string text;
@@ -169,8 +193,12 @@ std::string common_words() {
 base::Result<std::vector<LoadRequest>> make_requests(const BenchServeOptions& options,
                                                      const std::string& model,
                                                      const std::vector<int32_t>& vocabulary,
-                                                     int64_t count, uint32_t stream) {
-  if (options.dataset == "custom") return custom_requests(options, model, count);
+                                                     const CountTokens& count_tokens, int64_t count,
+                                                     uint32_t stream) {
+  if (!is_random(options)) return file_requests(options, model, count, count_tokens);
+  if (options.dataset == "prefix_repetition") {
+    return prefix_requests(options, model, vocabulary, count, stream);
+  }
   return random_requests(options, model, vocabulary, count, stream);
 }
 

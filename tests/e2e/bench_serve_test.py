@@ -99,6 +99,30 @@ class BenchServe(unittest.TestCase):
         self.assertEqual(figures["output_lens"], [3, 5, 3, 5])
         self.assertEqual(figures["generated_texts"][:2], figures["generated_texts"][2:])
 
+    def test_documents_are_asked_question_by_question(self):
+        needles = serving.TOP / "tests/data/needles/needles-2k.jsonl"
+        figures, text, _ = self.run_load("--dataset-name", "documents", "--dataset-path", str(needles), "--custom-output-len", "8",
+                                         "--num-prompts", "10", "--max-concurrency", "1", "--temperature", "0")
+        documents = [json.loads(line) for line in needles.read_text().splitlines()]
+        asked = [documents[i % len(documents)]["items"][i // len(documents)] for i in range(10)]
+        right = sum(t.startswith(item["answer"]) for t, item in zip(figures["generated_texts"], asked))
+        self.assertGreaterEqual(right, 8, figures["generated_texts"])
+        self.assertGreater(figures["total_cached_tokens"], 2 * 1500, "second questions of the first two documents")
+
+    def test_shared_gpt_answers_are_as_long_as_recorded(self):
+        lines = self.folder / "talks.jsonl"
+        lines.write_text('{"conversations": [{"from": "human", "value": "Say A."}, {"from": "gpt", "value": "And God said A."}]}\n')
+        tokens = json.loads(self.server.request("POST", "/tokenize", {"prompt": "And God said A.", "add_special_tokens": False})[2])
+        figures, _, _ = self.run_load("--dataset-name", "sharegpt", "--dataset-path", str(lines), "--num-prompts", "2", "--ignore-eos")
+        self.assertEqual(figures["output_lens"], [tokens["count"]] * 2)
+
+    def test_prefixes_are_shared(self):
+        figures, _, _ = self.run_load("--dataset-name", "prefix_repetition", "--prefix-repetition-prefix-len", "128", "--num-prompts", "6",
+                                      "--prefix-repetition-suffix-len", "16", "--prefix-repetition-num-prefixes", "2",
+                                      "--prefix-repetition-output-len", "2", "--seed", "4", "--max-concurrency", "1")
+        self.assertEqual((figures["input_lens"], figures["output_lens"]), ([144] * 6, [2] * 6))
+        self.assertGreaterEqual(figures["total_cached_tokens"], 4 * 96)
+
     def test_failures_are_counted_and_shown(self):
         done = bench_serve("--base-url", self.server.url, "--model", "no-such-model", "--num-prompts", "3", "--random-input-len", "4")
         self.assertEqual(done.returncode, 1)
