@@ -37,10 +37,11 @@ std::string error_message(std::string_view body) {
   return message.empty() ? std::string(body.substr(0, kErrorBytesMax)) : message;
 }
 
-AnswerReader::AnswerReader(double arrival_s, double sent_s, int64_t input_tokens, bool keep_text)
+AnswerReader::AnswerReader(const SendTimes& times, int64_t input_tokens, bool keep_text)
     : keep_text_(keep_text) {
-  outcome_.start_s = sent_s;
-  outcome_.queue_s = sent_s - arrival_s;
+  outcome_.start_s = times.sent_s;
+  outcome_.late_s = times.sent_s - times.scheduled_s;
+  outcome_.queue_s = times.sent_s - times.arrival_s;
   outcome_.input_tokens = input_tokens;
 }
 

@@ -10,11 +10,17 @@
 
 namespace apps {
 
+// Seconds of one clock.
+struct SendTimes {
+  double scheduled_s = 0;
+  double arrival_s = 0;  // when the client came round to it; then it may wait for a place
+  double sent_s = 0;
+};
+
 class AnswerReader {
  public:
-  // `input_tokens` is what was asked for, in case the server does not count. Times are seconds of
-  // one clock.
-  AnswerReader(double arrival_s, double sent_s, int64_t input_tokens, bool keep_text);
+  // `input_tokens` is what was asked for, in case the server does not count.
+  AnswerReader(const SendTimes& times, int64_t input_tokens, bool keep_text);
 
   // The data of one event. A chunk counts when it has a choice; what else there is (usage, errors,
   // [DONE]) is remembered.

@@ -13,10 +13,10 @@ using ::testing::HasSubstr;
 
 const base::Result<http::Response> kStreamed = http::Response{.content_type = "text/event-stream"};
 
-// Sent at 1, arrived at 0.75; the events come at 2, 3, 4, ...
+// Scheduled at 0.5, arrived at 0.75, sent at 1; the events come at 2, 3, 4, ...
 Outcome read(std::initializer_list<const char*> events,
              const base::Result<http::Response>& response = kStreamed) {
-  AnswerReader reader(0.75, 1, 7, /*keep_text=*/true);
+  AnswerReader reader({0.5, 0.75, 1}, 7, /*keep_text=*/true);
   double now = 2;
   for (const char* event : events) reader.take(event, now++);
   return reader.finish(response);
@@ -32,6 +32,8 @@ TEST(Answer, CompletionWithUsage) {
   EXPECT_EQ(o.error, "");
   EXPECT_EQ(o.start_s, 1);
   EXPECT_EQ(o.queue_s, 0.25);
+  EXPECT_EQ(o.late_s, 0.5);
+  EXPECT_EQ(o.lag_s(), 0.25);
   EXPECT_EQ(o.ttft_s, 1);
   EXPECT_THAT(o.itls_s, ElementsAre(1, 1));
   EXPECT_EQ(o.latency_s, 3) << "to the last chunk with a choice";

@@ -30,6 +30,7 @@ using http::Task;
 // As long as the peer waits: a prompt may stand in a long queue.
 constexpr std::chrono::hours kAnswerTimeout{6};
 constexpr std::chrono::milliseconds kProgressEvery{200};
+constexpr size_t kBarCells = 24;
 
 // A connection is a file; the usual soft limit of 1024 is less than the usual number of prompts.
 void raise_file_limit() {
@@ -90,7 +91,8 @@ class Load {
   Task<void> answer(Waiting request) {
     const LoadRequest& sent = plan_.requests[request.idx];
     const http::Client::Call call{"POST", plan_.path, plan_.headers, sent.body};
-    AnswerReader reader(request.arrival_s, now_s(), sent.input_tokens, plan_.keep_text);
+    const SendTimes times{plan_.arrivals_s[request.idx], request.arrival_s, now_s()};
+    AnswerReader reader(times, sent.input_tokens, plan_.keep_text);
     const http::AsyncClient::OnEvent on_event = [&](std::string_view data) {
       reader.take(data, now_s());
       return true;
@@ -110,8 +112,9 @@ class Load {
     boost::system::error_code ec;
     auto token = asio::redirect_error(asio::use_awaitable, ec);
     while (ended_ < outcomes_.size()) {
-      fmt::print(stderr, "\r{} of {} requests, {} running, {} failed, {:.1f} tok/s \033[K", ended_,
-                 outcomes_.size(), active_, failed_,
+      const size_t done = ended_ * kBarCells / outcomes_.size();
+      fmt::print(stderr, "\r[{:#<{}}{:.<{}}] {} of {}, {} running, {} failed, {:.1f} tok/s \033[K",
+                 "", done, "", kBarCells - done, ended_, outcomes_.size(), active_, failed_,
                  static_cast<double>(output_tokens_) / std::max(now_s(), 1e-3));
       progress_timer_.expires_after(kProgressEvery);
       co_await progress_timer_.async_wait(token);

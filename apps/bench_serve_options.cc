@@ -166,8 +166,9 @@ void add_report_options(CLI::App& command, BenchServeOptions* o) {
   constexpr const char* kReport = "Report";
   command.add_option("--percentile-metrics", o->metrics, "ttft, tpot, itl, e2el; comma-separated")
       ->delimiter(',')
-      ->check(CLI::IsMember(
-          {"ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue"}))
+      ->check(CLI::IsMember({"ttft", "tpot", "itl", "e2el", "client_queue_time",
+                             "e2el_including_client_queue", "ttft_from_schedule",
+                             "e2el_from_schedule", "send_lag"}))
       ->capture_default_str()
       ->group(kReport);
   command.add_option("--metric-percentiles", o->percentiles, "comma-separated")

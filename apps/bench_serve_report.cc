@@ -15,6 +15,7 @@ struct Block {
   const char* name;   // in lines
   const char* title;  // in the rule above them
   Summary Metrics::* summary;
+  bool always = false;  // in JSON, whatever is selected
 };
 constexpr Block kBlocks[] = {
     {"ttft", "TTFT", "Time to First Token", &Metrics::ttft_s},
@@ -24,6 +25,11 @@ constexpr Block kBlocks[] = {
     {"client_queue_time", "Client Queue Time", "Client-side Queueing", &Metrics::queue_s},
     {"e2el_including_client_queue", "E2EL incl. Client Queue", "Queue-inclusive End-to-end Latency",
      &Metrics::e2el_with_queue_s},
+    {"ttft_from_schedule", "TTFT from Schedule", "TTFT from the Schedule",
+     &Metrics::ttft_from_schedule_s, true},
+    {"e2el_from_schedule", "E2EL from Schedule", "E2EL from the Schedule",
+     &Metrics::e2el_from_schedule_s, true},
+    {"send_lag", "Send Lag", "Send Lag", &Metrics::lag_s, true},
 };
 
 bool selected(const BenchServeOptions& options, const Block& block) {
@@ -88,7 +94,7 @@ void add_settings(ordered_json& json, const BenchServeOptions& options, const Lo
 // One list a field, in the order of the requests.
 void add_details(ordered_json& json, std::span<const Outcome> outcomes) {
   for (const char* key : {"input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times",
-                          "queue_times", "generated_texts", "errors"}) {
+                          "queue_times", "scheduled_times", "generated_texts", "errors"}) {
     json[key] = ordered_json::array();
   }
   for (const Outcome& outcome : outcomes) {
@@ -99,6 +105,7 @@ void add_details(ordered_json& json, std::span<const Outcome> outcomes) {
     json["latencies"].push_back(outcome.latency_s);
     json["start_times"].push_back(outcome.start_s);
     json["queue_times"].push_back(outcome.queue_s);
+    json["scheduled_times"].push_back(outcome.start_s - outcome.late_s);
     json["generated_texts"].push_back(outcome.text);
     json["errors"].push_back(outcome.error);
   }
@@ -131,6 +138,8 @@ std::string report_table(const BenchServeOptions& options, const LoadRun& run,
   out += figure_line("Peak output token throughput (tok/s):", metrics.output_tokens_peak);
   out += figure_line("Peak concurrent requests:", static_cast<double>(metrics.concurrent_peak));
   out += figure_line("Total token throughput (tok/s):", metrics.total_throughput);
+  out += figure_line("Mean send lag (ms):", metrics.lag_s.mean * 1e3);
+  out += figure_line("Max send lag (ms):", metrics.lag_max_s * 1e3);
   for (const Block& block : kBlocks) {
     if (selected(options, block)) out += block_lines(options, block, metrics.*block.summary);
   }
@@ -155,8 +164,11 @@ ordered_json report_json(const BenchServeOptions& options, const LoadRun& run,
   if (options.save_detailed) add_details(json, run.outcomes);
   json["max_output_tokens_per_s"] = metrics.output_tokens_peak;
   json["max_concurrent_requests"] = metrics.concurrent_peak;
+  json["max_send_lag_ms"] = metrics.lag_max_s * 1e3;
   for (const Block& block : kBlocks) {
-    if (selected(options, block)) add_block(json, options, block, metrics.*block.summary);
+    if (block.always || selected(options, block)) {
+      add_block(json, options, block, metrics.*block.summary);
+    }
   }
   return json;
 }

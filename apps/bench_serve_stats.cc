@@ -110,6 +110,7 @@ Metrics compute_metrics(std::span<const Outcome> outcomes, double duration_s,
   Metrics metrics;
   std::vector<const Outcome*> done;
   std::vector<double> ttfts, tpots, itls, e2els, queues, e2els_with_queue;
+  std::vector<double> lags, ttfts_from_schedule, e2els_from_schedule;
   int64_t good_requests = 0;
   for (const Outcome& outcome : outcomes) {
     if (!outcome.ok()) {
@@ -127,6 +128,10 @@ Metrics compute_metrics(std::span<const Outcome> outcomes, double duration_s,
     e2els.push_back(outcome.latency_s);
     queues.push_back(outcome.queue_s);
     e2els_with_queue.push_back(outcome.latency_s + outcome.queue_s);
+    lags.push_back(outcome.lag_s());
+    ttfts_from_schedule.push_back(outcome.ttft_s + outcome.late_s);
+    e2els_from_schedule.push_back(outcome.latency_s + outcome.late_s);
+    metrics.lag_max_s = std::max(metrics.lag_max_s, outcome.lag_s());
   }
   metrics.completed = static_cast<int64_t>(done.size());
   const auto per_second = [&](int64_t count) { return static_cast<double>(count) / duration_s; };
@@ -142,6 +147,9 @@ Metrics compute_metrics(std::span<const Outcome> outcomes, double duration_s,
   metrics.e2el_s = summarize(std::move(e2els), percentiles);
   metrics.queue_s = summarize(std::move(queues), percentiles);
   metrics.e2el_with_queue_s = summarize(std::move(e2els_with_queue), percentiles);
+  metrics.lag_s = summarize(std::move(lags), percentiles);
+  metrics.ttft_from_schedule_s = summarize(std::move(ttfts_from_schedule), percentiles);
+  metrics.e2el_from_schedule_s = summarize(std::move(e2els_from_schedule), percentiles);
   return metrics;
 }
 

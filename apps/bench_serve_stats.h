@@ -4,6 +4,9 @@
 //   ITL   between two such chunks of one request; the gaps of all requests are pooled
 //   E2EL  from sending a request to its last chunk with a choice
 //   TPOT  (E2EL - TTFT) / (output tokens - 1) of a request; requests of one token have none
+//   lag   from when a request should have been sent to its sending, but for waiting for a place
+// "From the schedule" are TTFT and E2EL as a user has them who came when the schedule says: lag and
+// waiting are part of them.
 // A chunk of several tokens makes ITL larger than TPOT, so both are reported. Waiting for a place
 // under --max-concurrency comes before sending and is counted apart. Failed requests count nowhere
 // but in `failed`.
@@ -23,7 +26,8 @@ namespace apps {
 struct Outcome {
   std::string error;           // "" = success
   double start_s = 0;          // sent, on a clock that all outcomes share
-  double queue_s = 0;          // from arrival to start_s
+  double late_s = 0;           // from the schedule to start_s
+  double queue_s = 0;          // of late_s, waiting for a place under --max-concurrency
   double ttft_s = 0;           // 0 when no chunk came
   double latency_s = 0;        // E2EL
   std::vector<double> itls_s;  // (chunks - 1)
@@ -32,6 +36,7 @@ struct Outcome {
   int64_t cached_tokens = 0;   // of input_tokens, from the server's prefix cache
   std::string text;
 
+  double lag_s() const { return late_s - queue_s; }
   bool ok() const { return error.empty(); }
 };
 
@@ -64,6 +69,8 @@ struct Metrics {
   int64_t concurrent_peak = 0;    // requests between start and last chunk
   Summary ttft_s, tpot_s, itl_s, e2el_s;
   Summary queue_s, e2el_with_queue_s;
+  Summary lag_s, ttft_from_schedule_s, e2el_from_schedule_s;
+  double lag_max_s = 0;
 };
 
 // REQUIRES: duration_s > 0.

@@ -58,6 +58,7 @@ TEST(Metrics, CountWhatSucceeded) {
                                 outcome(1, 2.0, {0.2}, 5)};
   outcomes[0].cached_tokens = 4;
   outcomes[2].queue_s = 0.75;
+  outcomes[2].late_s = 1;
   Outcome failed = outcome(0, 9, {9, 9}, 100);
   failed.error = "HTTP 429";
   outcomes.push_back(failed);
@@ -80,6 +81,10 @@ TEST(Metrics, CountWhatSucceeded) {
   EXPECT_NEAR(m.e2el_s.percentiles[0], 2.2, 1e-12);
   EXPECT_NEAR(m.queue_s.percentiles[0], 0.75, 1e-12);
   EXPECT_NEAR(m.e2el_with_queue_s.percentiles[0], 2.95, 1e-12);
+  EXPECT_NEAR(m.lag_s.mean, 0.25 / 3, 1e-12);
+  EXPECT_NEAR(m.lag_max_s, 0.25, 1e-12);
+  EXPECT_NEAR(m.ttft_from_schedule_s.percentiles[0], 3, 1e-12);
+  EXPECT_NEAR(m.e2el_from_schedule_s.percentiles[0], 3.2, 1e-12);
 }
 
 TEST(Metrics, GoodRequestsMeetEveryLimit) {

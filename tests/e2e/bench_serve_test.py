@@ -14,11 +14,12 @@ import serving
 KEYS = """date backend model_id num_prompts request_rate burstiness max_concurrency duration completed failed total_input_tokens
 total_output_tokens request_throughput request_goodput output_throughput total_token_throughput max_output_tokens_per_s
 max_concurrent_requests mean_ttft_ms median_ttft_ms std_ttft_ms p50_ttft_ms p99_ttft_ms mean_tpot_ms p99_tpot_ms mean_itl_ms
-p99_itl_ms mean_e2el_ms p99_e2el_ms""".split()
-LISTS = "input_lens output_lens ttfts itls latencies start_times queue_times generated_texts errors".split()
+p99_itl_ms mean_e2el_ms p99_e2el_ms mean_ttft_from_schedule_ms p99_e2el_from_schedule_ms mean_send_lag_ms
+max_send_lag_ms""".split()
+LISTS = "input_lens output_lens ttfts itls latencies start_times queue_times scheduled_times generated_texts errors".split()
 LABELS = ["Successful requests:", "Failed requests:", "Benchmark duration (s):", "Total input tokens:", "Total generated tokens:",
           "Request throughput (req/s):", "Output token throughput (tok/s):", "Peak output token throughput (tok/s):",
-          "Peak concurrent requests:", "Total token throughput (tok/s):", "Mean TTFT (ms):", "Median TTFT (ms):", "P99 TTFT (ms):",
+          "Peak concurrent requests:", "Total token throughput (tok/s):", "Mean send lag (ms):", "Max send lag (ms):", "Mean TTFT (ms):", "Median TTFT (ms):", "P99 TTFT (ms):",
           "Mean TPOT (ms):", "Mean ITL (ms):"]
 COUNTERS = ["vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total"]
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
