@@ -49,6 +49,8 @@ struct BenchServeOptions {
   double request_rate = std::numeric_limits<double>::infinity();  // 1/s
   double burstiness = 1;
   int64_t max_concurrency = 0;  // 0 = no limit
+  bool find_goodput = false;    // the rate is searched for
+  double decode_step_ms = 0;    // 0 = measured
   // Report.
   std::vector<std::string> metrics{"ttft", "tpot", "itl"};  // and e2el
   std::vector<double> percentiles{99};

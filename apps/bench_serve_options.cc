@@ -145,20 +145,38 @@ void add_prompt_options(CLI::App& command, BenchServeOptions* o) {
 
 void add_arrival_options(CLI::App& command, BenchServeOptions* o) {
   constexpr const char* kArrivals = "Arrivals";
-  command.add_option("--request-rate", o->request_rate, "requests a second; inf: all at once")
-      ->check(kRate)
-      ->capture_default_str()
-      ->group(kArrivals);
+  auto* rate =
+      command.add_option("--request-rate", o->request_rate, "requests a second; inf: all at once")
+          ->check(kRate)
+          ->capture_default_str()
+          ->group(kArrivals);
+  auto* burstiness =
+      command
+          .add_option("--burstiness", o->burstiness,
+                      "shape of the gaps: 1 Poisson, below burstier, above more even")
+          ->check(number_in(1e-3, 1e6))
+          ->capture_default_str()
+          ->group(kArrivals);
+  auto* concurrency = command
+                          .add_option("--max-concurrency", o->max_concurrency,
+                                      "requests open at once; further ones wait here (no limit)")
+                          ->check(CLI::Range(1, 1'000'000))
+                          ->group(kArrivals);
+  auto* find =
+      command
+          .add_flag(
+              "--find-goodput", o->find_goodput,
+              "search the highest Poisson rate with P99 TBT within 25 decode steps and a mean "
+              "scheduling delay within 2 s")
+          ->excludes(rate)
+          ->excludes(burstiness)
+          ->excludes(concurrency)
+          ->group(kArrivals);
   command
-      .add_option("--burstiness", o->burstiness,
-                  "shape of the gaps: 1 Poisson, below burstier, above more even")
-      ->check(number_in(1e-3, 1e6))
-      ->capture_default_str()
-      ->group(kArrivals);
-  command
-      .add_option("--max-concurrency", o->max_concurrency,
-                  "requests open at once; further ones wait here (no limit)")
-      ->check(CLI::Range(1, 1'000'000))
+      .add_option("--decode-step-ms", o->decode_step_ms,
+                  "of --find-goodput (that of a request alone)")
+      ->check(number_in(1e-6, 1e9))
+      ->needs(find)
       ->group(kArrivals);
 }
 

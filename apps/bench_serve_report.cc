@@ -111,6 +111,20 @@ void add_details(ordered_json& json, std::span<const Outcome> outcomes) {
   }
 }
 
+void add_found(ordered_json& json, const GoodputReport& found) {
+  if (found.runs.empty()) return;
+  json["goodput_rate"] = found.rate;
+  json["goodput_rate_is_a_lower_bound"] = !found.bounded;
+  json["goodput_decode_step_ms"] = found.decode_step_s * 1e3;
+  for (const RateRun& run : found.runs) {
+    json["goodput_runs"].push_back({{"request_rate", run.rate},
+                                    {"p99_tbt_ms", run.tbt_p99_s * 1e3},
+                                    {"mean_scheduling_delay_ms", run.mean_delay_s * 1e3},
+                                    {"failed", run.failed},
+                                    {"holds", run.holds}});
+  }
+}
+
 }  // namespace
 
 std::string report_table(const BenchServeOptions& options, const LoadRun& run,
@@ -123,6 +137,11 @@ std::string report_table(const BenchServeOptions& options, const LoadRun& run,
   }
   if (!std::isinf(options.request_rate)) {
     out += figure_line("Request rate configured (RPS):", options.request_rate);
+  }
+  if (!run.found.runs.empty()) {
+    out += figure_line(
+        run.found.bounded ? "Goodput, highest rate (req/s):" : "Goodput, at least (req/s):",
+        run.found.rate);
   }
   out += figure_line("Benchmark duration (s):", run.duration_s);
   out += count_line("Total input tokens:", metrics.input_tokens);
@@ -150,6 +169,7 @@ ordered_json report_json(const BenchServeOptions& options, const LoadRun& run,
                          const Metrics& metrics) {
   ordered_json json;
   add_settings(json, options, run);
+  add_found(json, run.found);
   json["duration"] = run.duration_s;
   json["completed"] = metrics.completed;
   json["failed"] = metrics.failed;

@@ -102,7 +102,7 @@ class BenchServe(unittest.TestCase):
 
     def test_documents_are_asked_question_by_question(self):
         needles = serving.TOP / "tests/data/needles/needles-2k.jsonl"
-        figures, text, _ = self.run_load("--dataset-name", "documents", "--dataset-path", str(needles), "--custom-output-len", "8",
+        figures, text, _ = self.run_load("--dataset-name", "documents", "--dataset-path", str(needles), "--custom-output-len", "32",
                                          "--num-prompts", "10", "--max-concurrency", "1", "--temperature", "0")
         documents = [json.loads(line) for line in needles.read_text().splitlines()]
         asked = [documents[i % len(documents)]["items"][i // len(documents)] for i in range(10)]
@@ -124,6 +124,20 @@ class BenchServe(unittest.TestCase):
         self.assertEqual((figures["input_lens"], figures["output_lens"]), ([144] * 6, [2] * 6))
         self.assertGreaterEqual(figures["total_cached_tokens"], 4 * 96)
 
+    def test_goodput_is_the_highest_rate_that_holds(self):
+        figures, text, _ = self.run_load("--find-goodput", "--num-prompts", "6", "--random-input-len", "8", "--random-output-len", "6",
+                                         "--seed", "9", "--decode-step-ms", "100")
+        runs = figures["goodput_runs"]
+        held = [run["request_rate"] for run in runs if run["holds"]]
+        self.assertEqual(figures["goodput_rate"], max(held))
+        self.assertEqual(figures["request_rate"], max(held))
+        self.assertEqual(figures["goodput_decode_step_ms"], 100)
+        self.assertEqual(figures["goodput_rate_is_a_lower_bound"], all(run["holds"] for run in runs))
+        for run in runs:
+            holds = run["failed"] == 0 and run["p99_tbt_ms"] <= 2500 and run["mean_scheduling_delay_ms"] <= 2000
+            self.assertEqual(run["holds"], holds, run)
+        self.assertRegex(text, r"Goodput, (highest rate|at least) \(req/s\): +\d")
+
     def test_failures_are_counted_and_shown(self):
         done = bench_serve("--base-url", self.server.url, "--model", "no-such-model", "--num-prompts", "3", "--random-input-len", "4")
         self.assertEqual(done.returncode, 1)
@@ -134,7 +148,7 @@ class BenchServe(unittest.TestCase):
         port = str(serving.free_port())
         for arguments, words in ((["--port", port], port), (["--base-url", "https://127.0.0.1"], "TLS"),
                                  (["--base-url", self.server.url, "--goodput", "itl:4"], "itl:4"),
-                                 (["--burstiness", "nan"], "nan"), (["--request-rate", "nan"], "nan"),
+                                 (["--find-goodput", "--request-rate", "1"], "--request-rate"), (["--burstiness", "nan"], "nan"), (["--request-rate", "nan"], "nan"),
                                  (["--base-url", self.server.url, "--dataset-name", "custom"], "--dataset-path")):
             done = bench_serve(*arguments)
             self.assertNotEqual(done.returncode, 0)
