@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/ids.h"
+#include "core/token_constraint.h"
 
 namespace core {
 
@@ -47,6 +49,9 @@ struct Request {
   // them. For evaluations.
   std::vector<TokenId> forced;
   SamplingParams sampling;
+  // Which tokens the output may have, this request's own; null: any. It ends the sequence when it
+  // says so (FinishReason::kStop), min_tokens and ignore_eos notwithstanding.
+  std::shared_ptr<TokenConstraint> constraint;
   AttentionPolicy policy;
   std::string cache_salt;        // sequences share cached pages only with equal salts
   bool use_prefix_cache = true;  // false: neither reads nor feeds the prefix cache

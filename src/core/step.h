@@ -49,6 +49,9 @@ struct Segment {
   // block table from position 0; valid to ceil(token_end / P)
   std::span<const BlockId> blocks;
   const SamplingParams* sampling = nullptr;
+  // TokenConstraint::mask() of the token to be drawn; empty: all are allowed. Unlike the rest it
+  // may change until the plan is handed to the executor.
+  std::span<const uint32_t> allowed;  // (ceil(V / 32))
 
   // With a host tier, else empty. The rows of frames that are this sequence's own, in the order
   // they were given: from step to step the host only appends to the list or cuts its end

@@ -49,6 +49,9 @@ base::Result<void> check_request(const core::Request& request, const RequestLimi
     return error(Code::kInvalidArgument, "{} tokens of output are given, max_tokens is {}",
                  request.forced.size(), sampling.max_tokens);
   }
+  if (request.constraint != nullptr && !request.forced.empty()) {
+    return error(Code::kUnsupported, "a constrained output cannot be given");
+  }
   for (const core::TokenId t : request.prompt) {
     if (!in_vocab(t)) return out_of_range("the prompt", t);
   }

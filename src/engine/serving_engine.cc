@@ -567,6 +567,7 @@ void ServingEngine::commit_outcome(Outcome& outcome, int64_t now_us) {
     CHECK(result.token >= 0 && result.token < limits_.vocab_size, "token {} of {}", result.token,
           limits_.vocab_size);
     s.take_token(result.token);
+    if (s.request.constraint != nullptr) outcome.next = s.request.constraint->accept(result.token);
     if (s.times.first_token_us == 0) s.times.first_token_us = now_us;
     s.times.last_token_us = now_us;
     ++counters_.generated_tokens;
@@ -580,6 +581,11 @@ void ServingEngine::commit_outcome(Outcome& outcome, int64_t now_us) {
 void ServingEngine::check_finished(Outcome& outcome) const {
   const LiveSequence& s = *outcome.sequence;
   const core::SamplingParams& sampling = s.request.sampling;
+  if (outcome.next == core::TokenConstraint::Next::kFault) {
+    outcome.reason = FinishReason::kError;
+    outcome.error = s.request.constraint->fault().c_str();
+    return;
+  }
   if (outcome.result->sampled && s.num_generated() >= sampling.min_tokens) {
     const core::TokenId token = outcome.result->token;
     if (!sampling.ignore_eos && std::ranges::binary_search(eos_, token)) {
@@ -592,7 +598,9 @@ void ServingEngine::check_finished(Outcome& outcome) const {
       return;
     }
   }
-  if (!s.in_prompt() && s.num_generated() >= sampling.max_tokens) {
+  if (outcome.next == core::TokenConstraint::Next::kMustEnd) {
+    outcome.reason = FinishReason::kStop;
+  } else if (!s.in_prompt() && s.num_generated() >= sampling.max_tokens) {
     outcome.reason = FinishReason::kLength;
   }
 }

@@ -84,6 +84,7 @@ class ServingEngine final : public Engine {
     bool is_first = false;  // its first one, or of a sequence that ends without any
     std::optional<core::FinishReason> reason;
     std::optional<core::TokenId> stop_token;
+    core::TokenConstraint::Next next = core::TokenConstraint::Next::kGoesOn;
     const char* error = nullptr;  // for people, of FinishReason::kError
   };
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <latch>
 #include <limits>
 #include <thread>
@@ -45,8 +46,15 @@ class CountingExecutor : public exec::Executor {
       r.seq = s.seq;
       r.sampled = s.sample;
       r.token = (s.tokens[s.token_end - 1] + 1) % kVocab;
+      if (!s.allowed.empty() && heeds_masks) r.token = first_allowed(s.allowed);
     }
     return {};
+  }
+
+  static TokenId first_allowed(std::span<const uint32_t> mask) {
+    size_t word = 0;
+    while (mask[word] == 0) ++word;
+    return static_cast<TokenId>(word) * 32 + std::countr_zero(mask[word]);
   }
 
   ReadyBlocks ready_blocks() const override { return ready; }
@@ -57,7 +65,37 @@ class CountingExecutor : public exec::Executor {
   std::optional<size_t> lose_block;    // of the next run's first segment: an index into its table
   core::AttentionPolicy policy;        // of the last segment
   int64_t decode_rows = 0;
+  bool heeds_masks = true;
   std::latch* gate = nullptr;  // a run waits for it
+};
+
+// Allows one token at a time, three more than the last: a mask that is late shows in the token.
+class ByThree final : public core::TokenConstraint {
+ public:
+  ByThree(TokenId first, TokenId last)
+      : next_(first), last_(last), mask_(static_cast<size_t>(core::mask_words(kVocab))) {
+    flip();
+  }
+  std::span<const uint32_t> mask() const override { return mask_; }
+  Next accept(TokenId token) override {
+    if (token != next_) {
+      fault_ = "not by three";
+      return Next::kFault;
+    }
+    if (token == last_) return Next::kMustEnd;
+    flip();
+    next_ += 3;
+    flip();
+    return Next::kGoesOn;
+  }
+  const std::string& fault() const override { return fault_; }
+
+ private:
+  void flip() { mask_[static_cast<size_t>(next_) / 32] ^= uint32_t{1} << (next_ % 32); }
+
+  TokenId next_, last_;
+  std::vector<uint32_t> mask_;
+  std::string fault_;
 };
 
 // A read stream as plain values.
@@ -275,6 +313,51 @@ TEST_P(ServingEngineTest, EndsByTheRules) {
   EXPECT_EQ(engine_->snapshot().blocks_in_use, 0);
   EXPECT_EQ(engine_->snapshot().requests_finished_length, 3);
   EXPECT_EQ(engine_->snapshot().requests_finished_stop, 2);
+}
+
+// Beside others that have none, where steps are planned ahead too: each token is drawn under the
+// mask of its own position. The end comes with a token that ends nothing by itself, whatever
+// min_tokens asks.
+TEST_P(ServingEngineTest, AConstraintMasksEveryPositionAndEndsItsSequence) {
+  make();
+  const auto free = submit(request({7}, 40));
+  core::Request r = request({1, 2, 3}, 40);
+  r.constraint = std::make_shared<ByThree>(60, 60 + 3 * 19);
+  r.sampling.min_tokens = 30;
+  const auto constrained = submit(r);
+  r = request({1, 2, 3}, 5);
+  r.constraint = std::make_shared<ByThree>(60, 90);
+  const auto cut = submit(r);
+  r = request({1, 2, 3}, 11);  // complete with the last token that it may have
+  r.constraint = std::make_shared<ByThree>(60, 90);
+  const auto whole = submit(r);
+  run_all();
+  const Answer answer = read(*constrained);
+  ASSERT_EQ(answer.tokens.size(), 20u);
+  for (size_t i = 0; i < 20; ++i) EXPECT_EQ(answer.tokens[i], 60 + 3 * static_cast<TokenId>(i));
+  EXPECT_EQ(answer.finished->reason, FinishReason::kStop);
+  EXPECT_FALSE(answer.finished->stop_token);
+  EXPECT_EQ(read(*cut).finished->reason, FinishReason::kLength);
+  EXPECT_EQ(read(*whole).finished->reason, FinishReason::kStop);
+  EXPECT_EQ(read(*free).tokens.size(), 40u);
+  EXPECT_TRUE(!GetParam() || engine_->snapshot().steps_ahead > 10);
+}
+
+TEST_P(ServingEngineTest, AFaultOfAConstraintFailsItsRequestAlone) {
+  make();
+  executor_.heeds_masks = false;
+  core::Request r = request({1, 2, 3}, 40);
+  r.constraint = std::make_shared<ByThree>(60, 90);
+  const auto bad = submit(r);
+  const auto good = submit(request({7}, 20));
+  run_all();
+  const Answer answer = read(*bad);
+  EXPECT_EQ(answer.finished->reason, FinishReason::kError);
+  EXPECT_EQ(answer.finished->error, "not by three");
+  EXPECT_EQ(read(*good).finished->reason, FinishReason::kLength);
+  r.constraint = std::make_shared<ByThree>(60, 90);
+  r.forced = {60};
+  EXPECT_EQ(refusal(r), base::Code::kUnsupported);
 }
 
 TEST_P(ServingEngineTest, CancelFreesAtAnyMoment) {

@@ -229,6 +229,7 @@ void CpuExecutor::finish_row(const core::Segment& segment, const LogitsRow& row,
                    .tokens = segment.tokens.first(static_cast<size_t>(segment.token_end)),
                    .prompt_len = segment.prompt_len,
                    .stop_ids = stops,
+                   .allowed = segment.allowed,
                    .workspace = {workspace, static_cast<size_t>(sample_workspace_bytes_)}},
                   result->has_logprobs ? &result->logprobs : nullptr);
 }

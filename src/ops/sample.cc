@@ -138,6 +138,25 @@ void mask_stop_tokens(const SampleArgs& args) {
   }
 }
 
+void mask_disallowed(const SampleArgs& args) {
+  for (size_t i = 0; i < args.logits.size() && !args.allowed.empty(); i += 32) {
+    const uint32_t word = args.allowed[i / 32];
+    if (word == ~uint32_t{0}) continue;
+    for (size_t j = i; j < std::min(i + 32, args.logits.size()); ++j) {
+      if ((word >> (j % 32) & 1) == 0) args.logits[j] = -kInfinity;
+    }
+  }
+}
+
+// Where every logit is masked: greedy among the allowed.
+TokenId first_allowed(const SampleArgs& args) {
+  for (size_t i = 0; i < args.allowed.size(); ++i) {
+    if (args.allowed[i] != 0)
+      return static_cast<TokenId>(i * 32 + static_cast<size_t>(std::countr_zero(args.allowed[i])));
+  }
+  return 0;
+}
+
 // The least likely token that is kept; those ranked after it are not.
 struct Cut {
   float logit = -kInfinity;
@@ -286,8 +305,10 @@ TokenId choose(const SampleArgs& args, std::span<float> weights, std::span<Token
   apply_bias(params, logits);
   apply_penalties(args, ids);
   mask_stop_tokens(args);
+  mask_disallowed(args);
   const float max = largest(logits);
-  // All masked, or a penalty that overflowed: nothing to draw from.
+  if (max == -kInfinity) return first_allowed(args);
+  // A penalty that overflowed: nothing to draw from.
   if (params.temperature < kGreedyTemperature || !std::isfinite(max)) return most_likely(logits);
 
   const float scale = 1.0f / params.temperature;

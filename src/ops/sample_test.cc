@@ -27,6 +27,7 @@ struct Call {
   std::vector<core::TokenId> tokens = {0};
   int32_t prompt_len = 1;
   std::vector<core::TokenId> stop_ids;
+  std::vector<uint32_t> allowed = {};
 
   core::TokenId run(core::PositionLogprobs* logprobs = nullptr) const {
     std::vector<float> copy = logits;
@@ -39,6 +40,7 @@ struct Call {
                    .tokens = tokens,
                    .prompt_len = prompt_len,
                    .stop_ids = stop_ids,
+                   .allowed = allowed,
                    .workspace = {aligned, workspace.size() - 64}},
                   logprobs);
   }
@@ -62,6 +64,9 @@ std::vector<double> naive_probabilities(const Call& call) {
   }
   if (std::ssize(call.tokens) - call.prompt_len < params.min_tokens) {
     for (core::TokenId token : call.stop_ids) logits[static_cast<size_t>(token)] = -kInfinity;
+  }
+  for (size_t i = 0; i < logits.size() && !call.allowed.empty(); ++i) {
+    if (!core::allows(call.allowed, static_cast<core::TokenId>(i))) logits[i] = -kInfinity;
   }
   std::vector<size_t> order(logits.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -138,11 +143,20 @@ Call random_call(std::mt19937& random) {
   return call;
 }
 
+// Allows some tokens, token 0 (which is never a stop token here) among them, if it is finite.
+void restrict_randomly(Call& call, std::mt19937& random) {
+  call.allowed.assign(static_cast<size_t>(core::mask_words(std::ssize(call.logits))), 1);
+  for (uint32_t& word : call.allowed) word |= static_cast<uint32_t>(random() & random());
+}
+
 TEST(Sample, AgreesWithPlainVersion) {
   std::mt19937 random(1);
   for (int i = 0; i < 3000; ++i) {
-    const Call call = random_call(random);
-    ASSERT_EQ(call.run(), naive_sample(call)) << "case " << i;
+    Call call = random_call(random);
+    if (i % 3 == 0) restrict_randomly(call, random);
+    const core::TokenId token = call.run();
+    ASSERT_EQ(token, naive_sample(call)) << "case " << i;
+    ASSERT_TRUE(call.allowed.empty() || core::allows(call.allowed, token)) << "case " << i;
   }
 }
 
@@ -231,6 +245,30 @@ TEST(Sample, MasksStopTokensUntilMinTokens) {
   EXPECT_EQ(call.run(), 2);
   call.tokens = {0, 0, 0};
   EXPECT_EQ(call.run(), 1);
+}
+
+// No bias or penalty brings a disallowed token back; where nothing allowed is left by the other
+// rules, the first allowed token is taken.
+TEST(Sample, TakesNothingButAllowedTokens) {
+  Call call{.logits = std::vector<float>(70, 1.0f)};
+  call.allowed = {0, 1u << 31 | 1u << 4, 1};
+  call.params.logit_bias = {{5, 100.0f}, {63, -100.0f}};
+  for (float temperature : {0.0f, 1.0f}) {
+    call.params.temperature = temperature;
+    for (uint64_t seed = 0; seed < 50; ++seed) {
+      call.params.seed = seed;
+      const core::TokenId token = call.run();
+      EXPECT_TRUE(token == 36 || token == 64) << token;
+    }
+    call.params.min_tokens = 5;
+    call.stop_ids = {36, 63, 64};
+    EXPECT_EQ(call.run(), 36);
+    call.stop_ids.clear();
+  }
+  core::PositionLogprobs logprobs;  // of the raw logits
+  call.params.logprobs = 1;
+  call.run(&logprobs);
+  EXPECT_EQ(logprobs.top.at(0).token, 0);
 }
 
 TEST(Logprobs, AreOfRawLogitsBestFirstTiesToLowerId) {

@@ -383,6 +383,8 @@ core::Segment Scheduler::segment_of(const Sequence& s) const {
   segment.tokens = s.tokens;
   segment.blocks = s.kv.blocks;
   segment.sampling = &sampling;
+  if (segment.sample && s.request.constraint != nullptr)
+    segment.allowed = s.request.constraint->mask();
   segment.frames = s.device.own;
   segment.resident = s.device.resident;
   segment.shared = s.device.shared;

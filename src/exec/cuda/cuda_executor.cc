@@ -382,6 +382,7 @@ base::Result<void> CudaExecutor::enqueue_logits(const Pass& pass) {
                                           .num_rows = count,
                                           .edits = samples_.edits(),
                                           .counts = samples_.counts(),
+                                          .allowed = samples_.allowed(),
                                           .results = outputs_.results() + begin,
                                           .workspace = sample_workspace_.data()});
   }

@@ -25,6 +25,10 @@ int64_t counts_bytes(const KvOptions& options, int64_t vocab_size) {
   return options.max_num_seqs * vocab_size * int64_t{sizeof(TokenCount)};
 }
 
+int64_t masks_bytes(const KvOptions& options, int64_t vocab_size) {
+  return options.max_num_seqs * core::mask_words(vocab_size) * int64_t{sizeof(uint32_t)};
+}
+
 bool has_penalties(const core::SamplingParams& params) {
   return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
          params.frequency_penalty != 0.0f;
@@ -36,7 +40,7 @@ int64_t SampleInputs::bytes(const KvOptions& options, int64_t vocab_size) {
   return rows_max(options) * int64_t{sizeof(SampleRow)} +
          options.max_num_seqs * kEditsASequence * int64_t{sizeof(LogitEdit)} +
          int64_t{kBatches} * kBatchTokens * int64_t{sizeof(CountedToken)} +
-         counts_bytes(options, vocab_size);
+         masks_bytes(options, vocab_size) + counts_bytes(options, vocab_size);
 }
 
 base::Result<SampleInputs> SampleInputs::create(const KvOptions& options, int64_t vocab_size,
@@ -52,6 +56,10 @@ base::Result<SampleInputs> SampleInputs::create(const KvOptions& options, int64_
   ASSIGN_OR_RETURN(made.rows_, device::cuda::Buffer::allocate(row_bytes, "sampling"));
   ASSIGN_OR_RETURN(made.host_rows_, device::cuda::PinnedBuffer::allocate(row_bytes, "sampling"));
   RETURN_IF_ERROR(made.reserve(options.max_num_seqs * kEditsASequence));
+  const int64_t mask_bytes = masks_bytes(options, vocab_size);
+  ASSIGN_OR_RETURN(made.allowed_, device::cuda::Buffer::allocate(mask_bytes, "masks of tokens"));
+  ASSIGN_OR_RETURN(made.host_allowed_,
+                   device::cuda::PinnedBuffer::allocate(mask_bytes, "masks of tokens"));
   ASSIGN_OR_RETURN(made.counts_, device::cuda::Buffer::allocate(counts_bytes(options, vocab_size),
                                                                 "counts of tokens"));
   const int64_t counted_bytes = int64_t{kBatches} * kBatchTokens * int64_t{sizeof(CountedToken)};
@@ -82,6 +90,7 @@ base::Result<void> SampleInputs::build(device::cuda::Stream& stream,
                                        std::span<const core::Segment> planned,
                                        std::span<const LogitsRow> rows, int32_t capacity) {
   list_.clear();
+  num_masks_ = 0;
   const int64_t num_rows = std::max<int64_t>(std::ssize(rows), capacity);
   CHECK(num_rows * int64_t{sizeof(SampleRow)} <= rows_.size(), "{} rows with logits", num_rows);
   auto* const out = host_rows_.as<SampleRow>();
@@ -96,6 +105,10 @@ base::Result<void> SampleInputs::build(device::cuda::Stream& stream,
   flush_counted(stream);
   RETURN_IF_ERROR(reserve(std::ssize(list_) + std::ssize(list_) / 2));
   stream.copy(rows_.data(), out, num_rows * int64_t{sizeof(SampleRow)});
+  if (num_masks_ > 0) {
+    stream.copy(allowed_.data(), host_allowed_.data(),
+                num_masks_ * core::mask_words(vocab_size_) * int64_t{sizeof(uint32_t)});
+  }
   if (list_.empty()) return {};
   const int64_t edit_bytes = std::ssize(list_) * int64_t{sizeof(LogitEdit)};
   std::memcpy(host_edits_.data(), list_.data(), static_cast<size_t>(edit_bytes));
@@ -127,6 +140,7 @@ SampleRow SampleInputs::row_of(device::cuda::Stream& stream, const core::Segment
       asked.counts_row = s.slot;
       count(stream, s);
     }
+    if (!s.allowed.empty()) asked.allowed_row = add_mask(s.allowed);
     add_edits(s);
   } else if (scores(s, row)) {
     asked.forced = s.tokens[static_cast<size_t>(row.position) + 1];
@@ -134,6 +148,16 @@ SampleRow SampleInputs::row_of(device::cuda::Stream& stream, const core::Segment
   }
   asked.edits_end = static_cast<int32_t>(list_.size());
   return asked;
+}
+
+// One a sequence that draws: there are as many rows as slots.
+int32_t SampleInputs::add_mask(std::span<const uint32_t> mask) {
+  const int64_t words = core::mask_words(vocab_size_);
+  const int64_t at = num_masks_ * words;
+  CHECK(std::ssize(mask) == words && (at + words) * int64_t{sizeof(uint32_t)} <= allowed_.size(),
+        "mask {} of {} words", num_masks_, mask.size());
+  std::ranges::copy(mask, host_allowed_.as<uint32_t>() + at);
+  return num_masks_++;
 }
 
 void SampleInputs::add_edits(const core::Segment& s) {

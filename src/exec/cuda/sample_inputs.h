@@ -1,6 +1,6 @@
 // What rows with logits ask of ops/cuda/sample.h: how to draw, the sparse changes of logits that
 // the host makes of biases and masked stop tokens, and the counts of tokens for the penalties (the
-// rules of ops/sample.h).
+// rules of ops/sample.h), and masks of allowed tokens, a row a sequence that has one.
 //
 // Counts stay on the device, one row a slot, from the first token that the slot's sequence draws
 // under penalties on: a step sends what the sequence has got since, which is one token while it
@@ -40,6 +40,7 @@ class SampleInputs {
   // In device memory.
   const ops::cuda::SampleRow* rows() const { return rows_.as<ops::cuda::SampleRow>(); }
   const ops::cuda::LogitEdit* edits() const { return edits_.as<ops::cuda::LogitEdit>(); }
+  const uint32_t* allowed() const { return allowed_.as<uint32_t>(); }
   const ops::cuda::TokenCount* counts() const { return counts_.as<ops::cuda::TokenCount>(); }
   // How often the edits have moved.
   int64_t moved() const { return moved_; }
@@ -69,6 +70,7 @@ class SampleInputs {
   ops::cuda::SampleRow row_of(device::cuda::Stream& stream, const core::Segment& s,
                               const LogitsRow& row);
   void add_edits(const core::Segment& s);
+  int32_t add_mask(std::span<const uint32_t> mask);
   void count(device::cuda::Stream& stream, const core::Segment& s);
   void flush_counted(device::cuda::Stream& stream);
   ops::cuda::LogitEdit& edit(core::TokenId token);
@@ -85,6 +87,10 @@ class SampleInputs {
   std::vector<int64_t> edited_by_;
   std::vector<int32_t> edit_at_;
   int64_t row_number_ = 0;
+
+  device::cuda::Buffer allowed_;  // (slots, ceil(V / 32))
+  device::cuda::PinnedBuffer host_allowed_;
+  int32_t num_masks_ = 0;
 
   device::cuda::Buffer counts_;   // (slots, V)
   device::cuda::Buffer counted_;  // (kBatches, kBatchTokens), as on the host

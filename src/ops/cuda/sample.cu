@@ -16,7 +16,11 @@ template <int kBlocks>
 __device__ int32_t choose(Row<kBlocks>& row, const SampleRow& params) {
   const float best = logit_of(static_cast<uint32_t>(row.best() >> 32));
   const bool leads = row.block() == 0 && threadIdx.x == 0;
-  if (params.temperature < kGreedyTemperature || isinf(best)) return leads ? id_of(row.best()) : -1;
+  if (params.temperature < kGreedyTemperature || isinf(best)) {
+    if (!leads) return -1;
+    return params.allowed_row >= 0 && best < 0.0f && isinf(best) ? row.first_allowed()
+                                                                 : id_of(row.best());
+  }
   const Weigher weigher{best, 1.0f / params.temperature, params.min_p};
   uint64_t count = 0, total = row.weigh(weigher, {}, &count);
   if (params.top_k > 0 && static_cast<uint64_t>(params.top_k) < count) {
@@ -54,7 +58,8 @@ __global__ void __launch_bounds__(kThreads, 2) sample_kernel(SampleArgs args, in
   Row<kBlocks> row(args, params, data, part, shared);
   const bool leads = row.block() == 0 && threadIdx.x == 0;
   const bool has_logprobs = params.num_logprobs >= 0,
-             has_edits = params.edits_begin < params.edits_end || params.counts_row >= 0;
+             has_edits = params.edits_begin < params.edits_end || params.counts_row >= 0 ||
+                         params.allowed_row >= 0;
   const bool is_greedy = params.temperature < kGreedyTemperature;
   row.load(!is_greedy || has_edits || has_logprobs);
 

@@ -20,7 +20,8 @@ struct SampleRow {
   uint64_t seed = 0;
   int64_t draw = 0;  // number of the output token
   float repetition_penalty = 1.0f, presence_penalty = 0.0f, frequency_penalty = 0.0f;
-  int32_t counts_row = -1;  // of the counts, for the penalties; -1: there are none
+  int32_t counts_row = -1;   // of the counts, for the penalties; -1: there are none
+  int32_t allowed_row = -1;  // of the masks of allowed tokens; -1: all are
   // Sparse changes of logits, made by the host: at [edits_begin, edits_end) of the edit list.
   // Biases and masked stop tokens.
   int32_t edits_begin = 0, edits_end = 0;
@@ -71,8 +72,11 @@ struct SampleArgs {
   int32_t num_rows = 0;
   const LogitEdit* edits = nullptr;
   const TokenCount* counts = nullptr;  // (rows of counts, V); null where no row has penalties
-  SampleResult* results = nullptr;     // (num_rows)
-  std::byte* workspace = nullptr;      // sample_workspace_bytes()
+  // Bit t % 32 of word t / 32: token t may be drawn, as ops/sample.h has it; null where no row has
+  // a mask.
+  const uint32_t* allowed = nullptr;  // (rows of masks, ceil(V / 32))
+  SampleResult* results = nullptr;    // (num_rows)
+  std::byte* workspace = nullptr;     // sample_workspace_bytes()
 };
 // REQUIRES: V at most 2^19; logits finite or infinite (NaN counts as -infinity).
 void sample(cudaStream_t stream, const SampleArgs& args);

@@ -25,12 +25,26 @@ struct Call {
   std::vector<core::TokenId> tokens = {0};
   int32_t prompt_len = 1;
   std::vector<core::TokenId> stop_ids;
+  std::vector<uint32_t> allowed = {};
   int32_t forced = -1;
 };
 
 bool has_penalties(const core::SamplingParams& params) {
   return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
          params.frequency_penalty != 0.0f;
+}
+
+// What the parameters alone say of a row.
+SampleRow row_of(const core::SamplingParams& p) {
+  return {.temperature = p.temperature,
+          .top_p = p.top_p,
+          .min_p = p.min_p,
+          .top_k = p.top_k,
+          .seed = p.seed,
+          .repetition_penalty = p.repetition_penalty,
+          .presence_penalty = p.presence_penalty,
+          .frequency_penalty = p.frequency_penalty,
+          .num_logprobs = p.logprobs.value_or(-1)};
 }
 
 // The edits that `call` asks for, as an executor makes them.
@@ -68,6 +82,7 @@ Expected run_on_cpu(const Call& call) {
                                 .tokens = call.tokens,
                                 .prompt_len = call.prompt_len,
                                 .stop_ids = call.stop_ids,
+                                .allowed = call.allowed,
                                 .workspace = {aligned, workspace.size() - 64}},
                                call.params.logprobs ? &expected.logprobs : nullptr);
   if (call.forced >= 0)
@@ -136,6 +151,8 @@ class SampleTest : public GpuTest {
     std::vector<SampleRow> rows;
     std::vector<LogitEdit> edits;
     std::vector<CountedToken> tokens;
+    std::vector<uint32_t> masks;
+    const size_t mask_words = (vocab + 31) / 32;
     for (size_t i = 0; i < count; ++i) {
       const Call& call = calls[count - 1 - i];  // logits in another order than rows
       logits.insert(logits.end(), call.logits.begin(), call.logits.end());
@@ -144,22 +161,17 @@ class SampleTest : public GpuTest {
       const Call& call = calls[i];
       const std::vector<LogitEdit> mine = edits_of(call);
       const core::SamplingParams& p = call.params;
-      rows.push_back({.logits_row = static_cast<int32_t>(count - 1 - i),
-                      .temperature = p.temperature,
-                      .top_p = p.top_p,
-                      .min_p = p.min_p,
-                      .top_k = p.top_k,
-                      .seed = p.seed,
-                      .draw = std::ssize(call.tokens) - call.prompt_len,
-                      .repetition_penalty = p.repetition_penalty,
-                      .presence_penalty = p.presence_penalty,
-                      .frequency_penalty = p.frequency_penalty,
-                      .counts_row = has_penalties(p) ? static_cast<int32_t>(i) : -1,
-                      .edits_begin = static_cast<int32_t>(edits.size()),
-                      .edits_end = static_cast<int32_t>(edits.size() + mine.size()),
-                      .num_logprobs = p.logprobs.value_or(-1),
-                      .forced = call.forced});
+      SampleRow row = row_of(p);
+      row.logits_row = static_cast<int32_t>(count - 1 - i);
+      row.draw = std::ssize(call.tokens) - call.prompt_len;
+      row.counts_row = has_penalties(p) ? static_cast<int32_t>(i) : -1;
+      row.allowed_row = call.allowed.empty() ? -1 : static_cast<int32_t>(masks.size() / mask_words);
+      row.edits_begin = static_cast<int32_t>(edits.size());
+      row.edits_end = static_cast<int32_t>(edits.size() + mine.size());
+      row.forced = call.forced;
+      rows.push_back(row);
       edits.insert(edits.end(), mine.begin(), mine.end());
+      masks.insert(masks.end(), call.allowed.begin(), call.allowed.end());
       for (size_t t = 0; t < call.tokens.size() && has_penalties(p); ++t) {
         tokens.push_back({static_cast<int32_t>(i), call.tokens[t],
                           t < static_cast<size_t>(call.prompt_len) ? 1 : 0});
@@ -190,6 +202,7 @@ class SampleTest : public GpuTest {
                    .num_rows = num_rows,
                    .edits = upload(edits),
                    .counts = counts,
+                   .allowed = masks.empty() ? nullptr : upload(masks),
                    .results = results,
                    .workspace = poisoned<std::byte>(static_cast<size_t>(bytes))});
     std::vector<SampleResult> got = download(results, rows.size());
@@ -343,6 +356,43 @@ TEST_F(SampleTest, NothingIsLeftWhenAllAreMasked) {
   call.stop_ids = {0, 1, 2, 3, 4, 5};
   call.params.min_tokens = 5;
   EXPECT_EQ(0, check({call}));
+}
+
+// Few tokens or many, with penalties, cuts and biases for tokens that are not allowed; and masks
+// under which the other rules leave nothing, where the first allowed token is taken.
+TEST_F(SampleTest, DisallowedTokensAreNeverDrawn) {
+  for (size_t vocab : {size_t{7}, size_t{1000}, size_t{128256}, size_t{151937}, size_t{262144}}) {
+    std::vector<Call> calls;
+    for (int i = 0; i < 24; ++i) {
+      Call call{.logits = random_logits(vocab)};
+      core::SamplingParams& params = call.params;
+      params.temperature = i % 3 == 0 ? 0.0f : 0.9f;
+      if (i % 4 == 1) params.top_p = 0.9f;
+      if (i % 4 == 2) params.top_k = 5;
+      if (i % 4 == 3) params.repetition_penalty = 1.3f;
+      params.seed = random_();
+      if (i % 2 == 0) params.logprobs = 3;
+      call.allowed.assign((vocab + 31) / 32, i % 6 == 0 ? ~0u : 0u);
+      const size_t some = i % 5 == 0 ? 1 : vocab / 5 + 1;
+      for (size_t n = 0; n < some; ++n) {
+        const uint32_t id = static_cast<uint32_t>(random_() % vocab);
+        call.allowed[id / 32] ^= 1u << (id % 32);
+      }
+      const uint32_t sure = static_cast<uint32_t>(random_() % vocab);
+      call.allowed[sure / 32] |= 1u << (sure % 32);
+      params.logit_bias = {{static_cast<int32_t>(random_() % vocab), 100.0f}};
+      if (i % 8 == 7) {  // every allowed token is masked otherwise, or cannot be drawn
+        call.logits.assign(vocab, -kInfinity);
+        call.logits[(sure + 1) % vocab] = 1.0f;
+        params.logit_bias.clear();
+        call.allowed.assign((vocab + 31) / 32, 0u);
+        call.allowed[sure / 32] = 1u << (sure % 32);
+      }
+      if (i % 6 != 0 || vocab > 32) calls.push_back(call);
+    }
+    check(calls);
+    if (HasFailure()) return;
+  }
 }
 
 TEST_F(SampleTest, LogprobsAreOfTheRawLogits) {

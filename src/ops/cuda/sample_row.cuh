@@ -166,6 +166,20 @@ class Row {
     // By the threads that added the biases, if not by what is between.
     for_each_edit([](float x, const LogitEdit& edit) { return edit.masked != 0 ? -INFINITY : x; });
     __syncthreads();
+    if (row_.allowed_row >= 0) {
+      mask_disallowed(allowed());
+      __syncthreads();
+    }
+  }
+
+  // Of the row's mask, for one thread: where every logit is masked. -1: none.
+  __device__ int32_t first_allowed() const {
+    const uint32_t* const words = allowed();
+    for (int64_t i = 0; i * 32 < args_.vocab_size; ++i) {
+      if (words[i] != 0)
+        return static_cast<int32_t>(i) * 32 + __ffs(static_cast<int>(words[i])) - 1;
+    }
+    return -1;
   }
 
   // The sum of the weights of what the cut keeps; all else, and what weighs nothing, becomes
@@ -266,6 +280,18 @@ class Row {
       x = __fsub_rn(x, __fmul_rn(row_.frequency_penalty, static_cast<float>(count)));
       if (count > 0) x = __fsub_rn(x, row_.presence_penalty);
       data_[i] = fmaxf(x, -INFINITY);
+    }
+  }
+
+  __device__ __forceinline__ const uint32_t* allowed() const {
+    return args_.allowed + row_.allowed_row * ((args_.vocab_size + 31) / 32);
+  }
+  // `words`: of the whole row.
+  __device__ void mask_disallowed(const uint32_t* words) {
+#pragma unroll 4
+    for (auto i = static_cast<int32_t>(threadIdx.x); i < count_; i += kThreads) {
+      const int32_t id = begin_ + i;
+      if ((__ldg(words + id / 32) >> (id % 32) & 1u) == 0) data_[i] = -INFINITY;
     }
   }
 
