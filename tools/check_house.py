@@ -23,7 +23,7 @@ ALL = None
 MAY_INCLUDE = {
     "base": set(),
     "core": set(),
-    "api": {"http", "text", "engine", "telemetry"},
+    "api": {"http", "text", "grammar", "engine", "telemetry"},
     "engine": {"sched", "kv", "exec"},
     "sched": {"kv"},
     "exec": {"store", "model", "ops", "device"},
@@ -31,6 +31,7 @@ MAY_INCLUDE = {
     "model": {"load", "ops", "device"},
     "ops": {"device"},
     "http": set(),
+    "grammar": set(),
     "text": set(),
     "load": set(),
     "kv": set(),

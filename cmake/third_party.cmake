@@ -1,0 +1,22 @@
+# Libraries that Debian 12 does not have, built from the sources that tools/third_party fetched (tools/setup calls it), which all
+# checkouts share. With the sanitizers of the build, for what reads foreign bytes, and without our warnings.
+#
+# SPILLWAY_THIRD_PARTY: where their folders NAME-VERSION lie.
+set(SPILLWAY_THIRD_PARTY "$ENV{HOME}/.cache/spillway/third_party" CACHE PATH "Folder of tools/third_party")
+
+set(xgrammar_dir ${SPILLWAY_THIRD_PARTY}/xgrammar-0.2.8)
+if(NOT EXISTS ${xgrammar_dir}/include/xgrammar/xgrammar.h)
+  message(FATAL_ERROR "The sources of XGrammar are not in ${xgrammar_dir}: run tools/third_party, which fetches them from PyPI")
+endif()
+file(GLOB_RECURSE xgrammar_sources ${xgrammar_dir}/cpp/*.cc)
+add_library(xgrammar STATIC EXCLUDE_FROM_ALL ${xgrammar_sources})
+target_include_directories(xgrammar SYSTEM PUBLIC ${xgrammar_dir}/include ${xgrammar_dir}/3rdparty/picojson ${xgrammar_dir}/3rdparty/dlpack/include)
+target_compile_definitions(xgrammar PUBLIC XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
+# Errors and warnings come to src/grammar/library_log.cc.
+target_compile_definitions(xgrammar PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1)
+target_compile_features(xgrammar PRIVATE cxx_std_17)
+target_compile_options(xgrammar PRIVATE -w $<$<CONFIG:Release>:-O2>)
+target_link_libraries(xgrammar PUBLIC Threads::Threads)
+if(SPILLWAY_SANITIZE)
+  target_compile_options(xgrammar PRIVATE -fsanitize=${SPILLWAY_SANITIZE} -fno-omit-frame-pointer -g)
+endif()

@@ -1,0 +1,244 @@
+#include "grammar/grammars.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "base/log.h"
+#include "grammar/compile.h"
+#include "grammar/constraint.h"
+
+namespace grammar {
+namespace {
+
+using base::Code;
+using base::error;
+using Clock = std::chrono::steady_clock;
+
+class Compiled final : public Grammar {
+ public:
+  Compiled(xgrammar::CompiledGrammar compiled, std::shared_ptr<const Vocabulary> vocabulary,
+           bool json)
+      : compiled_(std::move(compiled)), vocabulary_(std::move(vocabulary)), is_json_(json) {}
+
+  base::Result<std::shared_ptr<core::TokenConstraint>> begin(
+      ConstraintOptions options) const override {
+    return Constraint::create(compiled_, vocabulary_, is_json_, std::move(options));
+  }
+  int64_t bytes() const { return static_cast<int64_t>(compiled_.MemorySizeBytes()); }
+
+ private:
+  xgrammar::CompiledGrammar compiled_;
+  std::shared_ptr<const Vocabulary> vocabulary_;
+  bool is_json_;
+};
+
+using Made = base::Result<std::shared_ptr<const Compiled>>;
+
+// All that tells one spec from another.
+std::string key_of(const Spec& spec) {
+  std::string key = fmt::format("{}{}{}{}:", static_cast<int>(spec.kind), spec.closed ? 'c' : 'o',
+                                spec.any_whitespace ? 'w' : 'n', spec.text.size());
+  key += spec.text;
+  for (const std::string& choice : spec.choices) key += fmt::format("{}:{}", choice.size(), choice);
+  return key;
+}
+
+// The most recently used first. Not thread-safe.
+class Cache {
+ public:
+  explicit Cache(int64_t bytes_max) : bytes_max_(bytes_max) {}
+
+  std::shared_ptr<const Compiled> find(const std::string& key) {
+    const auto found = places_.find(key);
+    if (found == places_.end()) return nullptr;
+    entries_.splice(entries_.begin(), entries_, found->second);
+    return found->second->grammar;
+  }
+
+  // One that is larger than the bound is not kept.
+  void insert(const std::string& key, std::shared_ptr<const Compiled> grammar) {
+    const int64_t bytes = grammar->bytes() + 2 * static_cast<int64_t>(key.size());
+    if (bytes > bytes_max_ || places_.contains(key)) return;
+    while (bytes_ + bytes > bytes_max_) {
+      bytes_ -= entries_.back().bytes;
+      places_.erase(entries_.back().key);
+      entries_.pop_back();
+    }
+    entries_.push_front({key, std::move(grammar), bytes});
+    places_.emplace(entries_.front().key, entries_.begin());
+    bytes_ += bytes;
+  }
+
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Entry {
+    std::string key;
+    std::shared_ptr<const Compiled> grammar;
+    int64_t bytes;
+  };
+  const int64_t bytes_max_;
+  int64_t bytes_ = 0;
+  std::list<Entry> entries_;
+  std::unordered_map<std::string_view, std::list<Entry>::iterator> places_;
+};
+
+// What compilations that nobody waits for any more still use.
+struct Shared {
+  Shared(int32_t size, std::function<std::string_view(core::TokenId)> of,
+         const GrammarsOptions& options)
+      : vocab_size(size), bytes_of(std::move(of)), cache(options.cache_bytes) {}
+
+  const int32_t vocab_size;
+  const std::function<std::string_view(core::TokenId)> bytes_of;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::shared_ptr<const Vocabulary> vocabulary;  // made at the first compilation
+  Cache cache;
+  int running = 0;
+  Grammars::Counters counters;
+};
+
+struct Job {
+  Spec spec;
+  std::string key;
+  std::optional<Made> made;
+};
+
+bool continues_surrogate(char c) {
+  return static_cast<unsigned char>(c) >= 0xa0 && static_cast<unsigned char>(c) <= 0xbf;
+}
+
+// Of a token: nothing in it that JSON has nowhere but in white space, or UTF-8 nowhere at all.
+bool is_for_json(std::string_view token) {
+  for (size_t i = 0; i < token.size(); ++i) {
+    if (static_cast<unsigned char>(token[i]) < 0x20 && token[i] != '\n') return false;
+    if (i > 0 && token[i - 1] == '\xed' && continues_surrogate(token[i])) return false;
+  }
+  return true;
+}
+
+std::shared_ptr<const Vocabulary> make_vocabulary(const Shared& shared) {
+  std::vector<std::string> tokens;
+  tokens.reserve(static_cast<size_t>(shared.vocab_size));
+  const auto words = static_cast<size_t>(core::mask_words(shared.vocab_size));
+  std::vector<uint32_t> json(words), after_ed(words);
+  for (core::TokenId id = 0; id < shared.vocab_size; ++id) {
+    const std::string& token = tokens.emplace_back(shared.bytes_of(id));
+    const uint32_t bit = uint32_t{1} << (id % 32);
+    if (is_for_json(token)) json[static_cast<size_t>(id) / 32] |= bit;
+    if (token.empty() || !continues_surrogate(token[0]))
+      after_ed[static_cast<size_t>(id) / 32] |= bit;
+  }
+  xgrammar::TokenizerInfo info(tokens, xgrammar::VocabType::RAW, shared.vocab_size,
+                               std::vector<int32_t>{});
+  return std::make_shared<const Vocabulary>(Vocabulary{.size = shared.vocab_size,
+                                                       .tokens = std::move(info),
+                                                       .after_ed = std::move(after_ed),
+                                                       .json_tokens = std::move(json)});
+}
+
+std::shared_ptr<const Vocabulary> vocabulary_of(Shared& shared) {
+  {
+    const std::lock_guard lock(shared.mutex);
+    if (shared.vocabulary != nullptr) return shared.vocabulary;
+  }
+  auto made = make_vocabulary(shared);
+  const std::lock_guard lock(shared.mutex);
+  if (shared.vocabulary == nullptr) shared.vocabulary = std::move(made);
+  return shared.vocabulary;
+}
+
+Made compile_now(Shared& shared, const Spec& spec) {
+  try {
+    std::shared_ptr<const Vocabulary> vocabulary = vocabulary_of(shared);
+    // One thread: what the library throws on others ends the process. Its own cache is off.
+    xgrammar::GrammarCompiler compiler(vocabulary->tokens, /*max_threads=*/1,
+                                       /*cache_enabled=*/false);
+    ASSIGN_OR_RETURN(xgrammar::CompiledGrammar compiled, compile_spec(compiler, spec));
+    return std::make_shared<const Compiled>(std::move(compiled), std::move(vocabulary),
+                                            is_json(spec.kind));
+  } catch (const std::exception& exception) {
+    LOG_ERROR("the vocabulary cannot be used for structured output: {}", exception.what());
+    return error(Code::kInternal, "the model's vocabulary cannot be used for structured output");
+  }
+}
+
+void run(const std::shared_ptr<Shared>& shared, const std::shared_ptr<Job>& job) {
+  Made made = compile_now(*shared, job->spec);
+  const std::lock_guard lock(shared->mutex);
+  if (made.ok()) shared->cache.insert(job->key, made.value());
+  ++shared->counters.compiled;
+  --shared->running;
+  job->made.emplace(std::move(made));
+  shared->changed.notify_all();
+}
+
+class CachedGrammars final : public Grammars {
+ public:
+  CachedGrammars(int32_t vocab_size, std::function<std::string_view(core::TokenId)> bytes_of,
+                 const GrammarsOptions& options)
+      : options_(options),
+        shared_(std::make_shared<Shared>(vocab_size, std::move(bytes_of), options)) {}
+
+  // Compilations that are over soon may end; one that hangs does not hold the process up.
+  ~CachedGrammars() override {
+    std::unique_lock lock(shared_->mutex);
+    shared_->changed.wait_for(lock, std::chrono::seconds(2),
+                              [this] { return shared_->running == 0; });
+  }
+
+  base::Result<std::shared_ptr<const Grammar>> compile(const Spec& spec) override {
+    RETURN_IF_ERROR(check_spec(spec));
+    auto job = std::make_shared<Job>(Job{.spec = spec, .key = key_of(spec)});
+    const auto deadline = Clock::now() + std::chrono::microseconds(options_.compile_us);
+    std::unique_lock lock(shared_->mutex);
+    if (auto found = shared_->cache.find(job->key)) {
+      ++shared_->counters.found;
+      return std::shared_ptr<const Grammar>(std::move(found));
+    }
+    if (!shared_->changed.wait_until(lock, deadline,
+                                     [this] { return shared_->running < kCompilationsMax; })) {
+      return error(Code::kOverloaded, "{} other grammars are being compiled", kCompilationsMax);
+    }
+    ++shared_->running;
+    std::thread([shared = shared_, job] { run(shared, job); }).detach();
+    if (!shared_->changed.wait_until(lock, deadline, [&] { return job->made.has_value(); })) {
+      return error(Code::kTooLarge, "it takes more than {} s to compile",
+                   options_.compile_us / 1'000'000);
+    }
+    Made made = *std::move(job->made);
+    if (!made.ok()) return std::move(made).error();
+    return std::shared_ptr<const Grammar>(std::move(made).value());
+  }
+
+  Counters counters() const override {
+    const std::lock_guard lock(shared_->mutex);
+    Counters counters = shared_->counters;
+    counters.cached_bytes = shared_->cache.bytes();
+    return counters;
+  }
+
+ private:
+  const GrammarsOptions options_;
+  const std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace
+
+std::unique_ptr<Grammars> Grammars::create(int32_t vocab_size,
+                                           std::function<std::string_view(core::TokenId)> bytes_of,
+                                           const GrammarsOptions& options) {
+  return std::make_unique<CachedGrammars>(vocab_size, std::move(bytes_of), options);
+}
+
+}  // namespace grammar

@@ -1,0 +1,353 @@
+// Grammars over a vocabulary of single bytes, some longer tokens and special ones: random allowed
+// tokens are drawn until the output ends, and what came out is judged by other means (a JSON
+// parser, std::regex, plain comparison). Then where outputs may end, what reasoning does, what is
+// refused and why, the cache and its bound.
+#include "grammar/grammars.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+#include <regex>
+
+namespace grammar {
+namespace {
+
+using core::TokenConstraint;
+using core::TokenId;
+using nlohmann::ordered_json;
+using testing::HasSubstr;
+
+constexpr TokenId kEnd = 256, kThink = 257, kEndThink = 258;
+const std::vector<std::string> kLonger = {"{\"", "\": ",     "\", \"", "true",        "null",
+                                          "  ",  "\n\n\n\n", "abc",    "12",          "}}",
+                                          "\"}", "é",        "\t\"",   "</think>\n\n"};
+constexpr TokenId kFirstLonger = 259;
+const int32_t kVocab = kFirstLonger + static_cast<int32_t>(kLonger.size());
+
+std::string_view bytes_of(TokenId id) {
+  static const std::string all = [] {
+    std::string bytes(256, '\0');
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i);
+    return bytes;
+  }();
+  if (id < kEnd) return std::string_view(all).substr(static_cast<size_t>(id), 1);
+  if (id == kThink) return "<think>";
+  if (id == kEndThink) return "</think>";
+  return id == kEnd ? "" : std::string_view(kLonger[static_cast<size_t>(id - kFirstLonger)]);
+}
+
+class GrammarsTest : public testing::Test {
+ protected:
+  std::shared_ptr<TokenConstraint> begin(const Spec& spec, ConstraintOptions options = {{kEnd}}) {
+    auto grammar = grammars_->compile(spec);
+    EXPECT_TRUE(grammar.ok()) << (grammar.ok() ? "" : grammar.error().message);
+    if (!grammar.ok()) return nullptr;
+    auto constraint = grammar.value()->begin(std::move(options));
+    EXPECT_TRUE(constraint.ok()) << (constraint.ok() ? "" : constraint.error().message);
+    return constraint.ok() ? std::move(constraint).value() : nullptr;
+  }
+
+  // Draws until the output ends; letters less often than the rest, so that strings end. Nothing: it
+  // did not within `max` tokens.
+  std::optional<std::string> draw(TokenConstraint& constraint, int max = 600) {
+    std::string text;
+    for (int i = 0; i < max; ++i) {
+      std::vector<TokenId> allowed;
+      for (TokenId id = 0; id < kVocab; ++id) {
+        if (!core::allows(constraint.mask(), id)) continue;
+        const bool rare = id < kEnd && (std::isalpha(id) != 0 || id >= 0x80);
+        if (!rare || random_() % 16 == 0) allowed.push_back(id);
+      }
+      if (allowed.empty()) continue;  // another draw of the rare ones
+      const TokenId token = allowed[random_() % allowed.size()];
+      if (token != kEnd) text += bytes_of(token);
+      const auto next = constraint.accept(token);
+      EXPECT_NE(next, TokenConstraint::Next::kFault) << constraint.fault() << " after " << text;
+      if (next == TokenConstraint::Next::kMustEnd) return text;
+      if (next == TokenConstraint::Next::kFault) return std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+  // Feeds text byte by byte; how it ended.
+  TokenConstraint::Next feed(TokenConstraint& constraint, std::string_view text) {
+    auto next = TokenConstraint::Next::kGoesOn;
+    for (const char c : text) {
+      EXPECT_EQ(next, TokenConstraint::Next::kGoesOn) << "before " << c;
+      next = constraint.accept(static_cast<unsigned char>(c));
+    }
+    return next;
+  }
+
+  base::Error refused(const Spec& spec) {
+    auto made = grammars_->compile(spec);
+    EXPECT_FALSE(made.ok());
+    if (made.ok()) return {};
+    EXPECT_EQ(made.error().message.find(".cc"), std::string::npos) << made.error().message;
+    return made.error();
+  }
+
+  std::unique_ptr<Grammars> grammars_ = Grammars::create(kVocab, bytes_of);
+  std::mt19937 random_{7};
+};
+
+Spec schema(std::string text, bool closed = true) {
+  return {.kind = Spec::Kind::kJsonSchema, .text = std::move(text), .closed = closed};
+}
+Spec regex(std::string text) {
+  return {.kind = Spec::Kind::kRegex, .text = std::move(text)};
+}
+
+// JSON as the standard has it; the parser wants numbers that a double holds and no half of a
+// surrogate pair.
+ordered_json parse(const std::string& text) {
+  static const std::regex exponent("([0-9][eE][+-]?)[0-9]{3,}"), surrogate("\\\\u[dD]");
+  const std::string tame = std::regex_replace(text, exponent, "$010");
+  return ordered_json::parse(std::regex_replace(tame, surrogate, "\\u0"), nullptr, false);
+}
+
+int longest_white_space(const std::string& text) {
+  int longest = 0, run = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (in_string && text[i] == '\\') {
+      ++i;
+      continue;
+    }
+    if (text[i] == '"') in_string = !in_string;
+    run = !in_string && std::isspace(static_cast<unsigned char>(text[i])) ? run + 1 : 0;
+    longest = std::max(longest, run);
+  }
+  return longest;
+}
+
+TEST_F(GrammarsTest, ObjectsParseAndWhiteSpaceIsBounded) {
+  int ended = 0;
+  for (int i = 0; i < 200; ++i) {
+    auto constraint = begin({});
+    const auto text = draw(*constraint);
+    if (!text) continue;
+    ++ended;
+    EXPECT_TRUE(parse(*text).is_object()) << *text;
+    EXPECT_LE(longest_white_space(*text), kWhitespaceMax) << *text;
+  }
+  EXPECT_GT(ended, 50);
+}
+
+TEST_F(GrammarsTest, AnswersFollowTheirSchema) {
+  const Spec spec = schema(R"({"type":"object","properties":{
+    "name":{"type":"string","minLength":2,"maxLength":5},"age":{"type":"integer","minimum":3,"maximum":120},
+    "tags":{"type":"array","items":{"enum":["a","b",7]},"minItems":1,"maxItems":3},
+    "child":{"anyOf":[{"type":"null"},{"$ref":"#/$defs/pair"}]}},
+    "required":["name","age","tags"],"$defs":{"pair":{"type":"array","prefixItems":[{"type":"boolean"},{"type":"number"}],"minItems":2}}})");
+  int ended = 0, with_child = 0;
+  for (int i = 0; i < 200; ++i) {
+    auto constraint = begin(spec);
+    const auto text = draw(*constraint);
+    if (!text) continue;
+    ++ended;
+    const ordered_json value = parse(*text);
+    ASSERT_TRUE(value.is_object()) << *text;
+    EXPECT_TRUE(value["name"].is_string() && value["name"].get<std::string>().size() >= 2) << *text;
+    EXPECT_TRUE(value["age"] >= 3 && value["age"] <= 120) << *text;
+    ASSERT_TRUE(value["tags"].size() >= 1 && value["tags"].size() <= 3) << *text;
+    for (const auto& tag : value["tags"]) EXPECT_TRUE(tag == "a" || tag == "b" || tag == 7) << tag;
+    with_child += value.contains("child");
+    for (const auto& [key, unused] : value.items())
+      EXPECT_TRUE(key == "name" || key == "age" || key == "tags" || key == "child") << key;
+  }
+  EXPECT_GT(ended, 100);
+  EXPECT_GT(with_child, 5);
+}
+
+// XGrammar's class for strings of bounded length has control characters in it, which JSON has not.
+TEST_F(GrammarsTest, BoundedStringsHaveNoControlCharacters) {
+  auto constraint = begin(schema(R"({"type":"string","minLength":3,"maxLength":9})"));
+  feed(*constraint, "\"a");
+  for (TokenId id = 0; id < 0x20; ++id) EXPECT_FALSE(core::allows(constraint->mask(), id)) << id;
+  for (TokenId id = kFirstLonger; id < kVocab; ++id) {
+    const bool has_tab = bytes_of(id).find('\t') != std::string_view::npos;
+    EXPECT_FALSE(has_tab && core::allows(constraint->mask(), id)) << id;
+  }
+  EXPECT_TRUE(core::allows(constraint->mask(), 'b'));
+}
+
+TEST_F(GrammarsTest, ExpressionsChoicesAndGrammarsHold) {
+  const std::string pattern = "(\\d{3}-){2}[a-f]+(x|yy)?";
+  const std::regex judge(pattern);
+  const Spec ebnf{.kind = Spec::Kind::kEbnf,
+                  .text = "root ::= \"(\" root \")\" | \"[\" [0-9] \"]\""};
+  const Spec choice{.kind = Spec::Kind::kChoice,
+                    .choices = {"yes", "no", "\"no\"\\", "two\nlines", "Grüße", "yes!"}};
+  for (int i = 0; i < 50; ++i) {
+    auto constraint = begin(regex(pattern));
+    const auto matching = draw(*constraint);
+    EXPECT_TRUE(!matching || std::regex_match(*matching, judge)) << matching.value_or("");
+    constraint = begin(ebnf);
+    const auto nested = draw(*constraint, 100);
+    if (nested) {
+      const size_t depth = nested->find('[');
+      EXPECT_EQ(nested->size(), 2 * depth + 3) << *nested;
+    }
+    constraint = begin(choice);
+    const auto chosen = draw(*constraint, 2000);
+    ASSERT_TRUE(chosen.has_value());
+    EXPECT_THAT(choice.choices, testing::Contains(*chosen));
+  }
+}
+
+TEST_F(GrammarsTest, EndsAreAllowedExactlyWhereTheOutputIsComplete) {
+  auto constraint = begin(regex("ab(cd)*"));
+  EXPECT_FALSE(core::allows(constraint->mask(), kEnd));
+  feed(*constraint, "a");
+  EXPECT_FALSE(core::allows(constraint->mask(), kEnd));
+  EXPECT_EQ(feed(*constraint, "b"), TokenConstraint::Next::kGoesOn);
+  EXPECT_TRUE(core::allows(constraint->mask(), kEnd));
+  EXPECT_TRUE(core::allows(constraint->mask(), 'c'));
+  feed(*constraint, "c");
+  EXPECT_FALSE(core::allows(constraint->mask(), kEnd));
+  feed(*constraint, "d");
+  EXPECT_EQ(constraint->accept(kEnd), TokenConstraint::Next::kMustEnd);
+  // Nothing can follow: it ends without a token of its own, also where none would end it.
+  for (const ConstraintOptions& options : {ConstraintOptions{{kEnd}}, ConstraintOptions{}}) {
+    constraint = begin(regex("ab"), options);
+    EXPECT_EQ(feed(*constraint, "ab"), TokenConstraint::Next::kMustEnd);
+  }
+  // A stop token that the grammar could take in the middle ends, so it waits until the end may
+  // come.
+  constraint = begin(regex("a*b"), {{kEnd, 'a'}});
+  EXPECT_FALSE(core::allows(constraint->mask(), 'a'));
+}
+
+TEST_F(GrammarsTest, MaskStaysInItsPlaceAndWithinTheVocabulary) {
+  auto constraint = begin(regex("[^a]*"));
+  const uint32_t* const words = constraint->mask().data();
+  ASSERT_EQ(std::ssize(constraint->mask()), core::mask_words(kVocab));
+  for (int i = 0; i < 20; ++i) {
+    feed(*constraint, "z");
+    EXPECT_EQ(constraint->mask().data(), words);
+    EXPECT_EQ(constraint->mask().back() >> (kVocab % 32), 0u);
+  }
+}
+
+TEST_F(GrammarsTest, GrammarBeginsBehindReasoning) {
+  const ConstraintOptions thinks{.end_tokens = {kEnd}, .starts_after = "</think>"};
+  auto constraint = begin(regex("yes|no"), thinks);
+  feed(*constraint, "hm, </thin k> no");
+  EXPECT_FALSE(core::allows(constraint->mask(), kEnd));
+  EXPECT_TRUE(core::allows(constraint->mask(), kThink));
+  EXPECT_EQ(constraint->accept(kEndThink), TokenConstraint::Next::kGoesOn);
+  EXPECT_FALSE(core::allows(constraint->mask(), 'h'));
+  EXPECT_EQ(feed(*constraint, "no"), TokenConstraint::Next::kMustEnd);
+  // Its end spelled across tokens, the last of which goes on with white space.
+  constraint = begin(regex("yes|no"), thinks);
+  feed(*constraint, "</think");
+  EXPECT_EQ(constraint->accept('>'), TokenConstraint::Next::kGoesOn);
+  EXPECT_FALSE(core::allows(constraint->mask(), '\n'));
+  constraint = begin(regex("yes|no"), thinks);
+  EXPECT_EQ(constraint->accept(kVocab - 1), TokenConstraint::Next::kGoesOn);
+  EXPECT_TRUE(core::allows(constraint->mask(), 'n'));
+  EXPECT_FALSE(core::allows(constraint->mask(), '\n'));
+}
+
+TEST_F(GrammarsTest, ASpecialTokenMayEndReasoning) {
+  auto constraint = begin(regex("yes|no"),
+                          {.end_tokens = {kEnd}, .starts_after = "</unseen>", .closer = kEndThink});
+  feed(*constraint, "abc");
+  EXPECT_EQ(constraint->accept(kEndThink), TokenConstraint::Next::kGoesOn);
+  EXPECT_FALSE(core::allows(constraint->mask(), 'h'));
+}
+
+TEST_F(GrammarsTest, ReasoningMayBeLeftOutWhereItHasAnOpener) {
+  const ConstraintOptions may{.end_tokens = {kEnd}, .starts_after = "</think>", .opener = kThink};
+  auto constraint = begin(regex("yes|no"), may);
+  EXPECT_TRUE(core::allows(constraint->mask(), kThink));
+  EXPECT_FALSE(core::allows(constraint->mask(), 'x'));
+  EXPECT_EQ(feed(*constraint, "yes"), TokenConstraint::Next::kMustEnd);
+  constraint = begin(regex("yes|no"), may);
+  EXPECT_EQ(constraint->accept(kThink), TokenConstraint::Next::kGoesOn);
+  feed(*constraint, "xyz");
+  EXPECT_EQ(constraint->accept(kEndThink), TokenConstraint::Next::kGoesOn);
+  EXPECT_FALSE(core::allows(constraint->mask(), kThink));
+}
+
+TEST_F(GrammarsTest, AFaultIsToldAndStays) {
+  auto constraint = begin(regex("ab"));
+  EXPECT_EQ(constraint->accept('b'), TokenConstraint::Next::kFault);
+  EXPECT_THAT(constraint->fault(), HasSubstr("does not allow"));
+  EXPECT_EQ(constraint->accept('a'), TokenConstraint::Next::kFault);
+}
+
+TEST_F(GrammarsTest, RefusesWithAReason) {
+  using base::Code;
+  EXPECT_EQ(refused(regex("(a")).code, Code::kInvalidArgument);
+  EXPECT_EQ(refused(regex("")).code, Code::kInvalidArgument);
+  EXPECT_EQ(refused({.kind = Spec::Kind::kEbnf, .text = "start ::= \"a\""}).code,
+            Code::kInvalidArgument);
+  EXPECT_EQ(refused({.kind = Spec::Kind::kEbnf, .text = "root ::= nothing"}).code,
+            Code::kInvalidArgument);
+  EXPECT_EQ(refused({.kind = Spec::Kind::kChoice}).code, Code::kInvalidArgument);
+  EXPECT_EQ(refused({.kind = Spec::Kind::kChoice, .choices = {"a", ""}}).code,
+            Code::kInvalidArgument);
+  EXPECT_EQ(refused(schema("{")).code, Code::kInvalidArgument);
+  EXPECT_EQ(refused(schema("[]")).code, Code::kInvalidArgument);
+  EXPECT_EQ(refused(schema(R"({"type":"integer","minimum":3,"maximum":2})")).code,
+            Code::kInvalidArgument);
+  EXPECT_EQ(refused({.kind = Spec::Kind::kStructuralTag, .text = "{}"}).code,
+            Code::kInvalidArgument);
+  // What only the library knows not to be enforced.
+  EXPECT_EQ(refused(schema(R"({"type":"number","multipleOf":0.5})")).code, Code::kUnsupported);
+  const base::Error one_of = refused(schema(R"({"oneOf":[{"type":"integer"},{"type":"number"}]})"));
+  EXPECT_EQ(one_of.code, Code::kUnsupported);
+  EXPECT_THAT(one_of.message, HasSubstr("oneOf"));
+}
+
+TEST_F(GrammarsTest, LimitsHaveTwoSides) {
+  using base::Code;
+  const auto with_bytes = [](size_t bytes) {
+    return Spec{.kind = Spec::Kind::kChoice, .choices = {std::string(bytes, 'a')}};
+  };
+  EXPECT_TRUE(grammars_->compile(with_bytes(10'000)).ok());
+  EXPECT_EQ(refused(with_bytes(kTextBytesMax + 1)).code, Code::kTooLarge);
+  const auto nested = [](int depth) {
+    return regex(std::string(static_cast<size_t>(depth), '(') + "a" +
+                 std::string(static_cast<size_t>(depth), ')'));
+  };
+  EXPECT_TRUE(grammars_->compile(nested(kNestingMax)).ok());
+  EXPECT_EQ(refused(nested(kNestingMax + 1)).code, Code::kTooLarge);
+  Spec choices{.kind = Spec::Kind::kChoice};
+  for (size_t i = 0; i < kChoicesMax; ++i) choices.choices.push_back(std::to_string(i));
+  EXPECT_TRUE(grammars_->compile(choices).ok());
+  choices.choices.push_back("one more");
+  EXPECT_EQ(refused(choices).code, Code::kTooLarge);
+  EXPECT_EQ(refused(regex("a{1,2000000}")).code, Code::kTooLarge);
+  const auto at_once = Grammars::create(kVocab, bytes_of, {.compile_us = 0});
+  EXPECT_EQ(at_once->compile(regex("abc")).error().code, Code::kTooLarge);
+}
+
+TEST_F(GrammarsTest, CompiledGrammarsAreKeptWithinABound) {
+  ASSERT_TRUE(grammars_->compile(regex("[a-z]+")).ok());
+  ASSERT_TRUE(grammars_->compile(regex("[a-z]+")).ok());
+  EXPECT_EQ(grammars_->counters().compiled, 1);
+  EXPECT_EQ(grammars_->counters().found, 1);
+  const int64_t one = grammars_->counters().cached_bytes;
+  EXPECT_GT(one, 0);
+  // The same text in another meaning is another grammar.
+  ASSERT_TRUE(grammars_->compile({.kind = Spec::Kind::kChoice, .choices = {"[a-z]+"}}).ok());
+  EXPECT_EQ(grammars_->counters().compiled, 2);
+
+  const auto small = Grammars::create(kVocab, bytes_of, {.cache_bytes = 3 * one});
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(small->compile(regex("[a-z]+" + std::to_string(i))).ok());
+    EXPECT_LE(small->counters().cached_bytes, 3 * one);
+  }
+  ASSERT_TRUE(small->compile(regex("[a-z]+19")).ok());
+  EXPECT_EQ(small->counters().found, 1);
+  ASSERT_TRUE(small->compile(regex("[a-z]+0")).ok());
+  EXPECT_EQ(small->counters().found, 1) << "the oldest had to go";
+}
+
+}  // namespace
+}  // namespace grammar
