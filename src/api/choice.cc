@@ -109,7 +109,10 @@ void Choice::take_token(Event event, int64_t now_us, Delta& delta) {
 }
 
 bool Choice::may_be_last(core::TokenId token) const {
-  if (completion_tokens_ >= max_tokens_) return true;
+  return completion_tokens_ >= max_tokens_ || is_end(token);
+}
+
+bool Choice::is_end(core::TokenId token) const {
   const auto in = [token](const std::vector<core::TokenId>& ids) {
     return std::find(ids.begin(), ids.end(), token) != ids.end();
   };
@@ -190,7 +193,8 @@ void Choice::end(const Event& event, Delta& delta) {
   preemptions_ = event.preemptions;
   if (held_) {
     const Event held = *std::exchange(held_, std::nullopt);
-    const bool ended_it = event.reason == core::FinishReason::kStop;
+    // Not when the output was complete with it: a constraint ends a sequence behind any token.
+    const bool ended_it = event.reason == core::FinishReason::kStop && is_end(held.token);
     add_token(held, !ended_it || request_.include_stop_str_in_output, delta);
   }
   if (!finished()) add_text(detokenizer_.finish(), delta);

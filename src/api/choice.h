@@ -101,6 +101,7 @@ class Choice {
   bool stopped_by_call() const { return stopped_by_text_ && !stop_string_; }
   void end(const engine::Event& event, Delta& delta);
   bool may_be_last(core::TokenId token) const;
+  bool is_end(core::TokenId token) const;  // it ends the sequence, and has no text
 
   const GenerateRequest& request_;
   const ServedModel& model_;

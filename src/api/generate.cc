@@ -100,6 +100,8 @@ std::optional<ApiError> Generation::submit(const std::function<void()>& wake) {
   for (const PreparedPrompt& prompt : prepared_.prompts) {
     for (int32_t k = 0; k < r.n; ++k) {
       core::Request request = make_request(prompt, k, seed);
+      if (!prepared_.constraints.empty())
+        request.constraint = std::move(prepared_.constraints[running_.size()]);
       const core::RequestId id = request.id;
       auto events = std::make_shared<engine::EventStream>(request, wake);
       auto submitted = service_.engine().submit(std::move(request), events);

@@ -14,6 +14,7 @@
 
 #include "core/ids.h"
 #include "core/request.h"
+#include "grammar/grammars.h"
 
 namespace api {
 
@@ -36,6 +37,12 @@ struct ToolChoice {
 };
 
 using PromptInput = std::variant<std::string, std::vector<core::TokenId>>;
+
+// What the output must look like, and the field that says so.
+struct OutputConstraint {
+  grammar::Spec spec;
+  std::string field;
+};
 
 struct GenerateRequest {
   Endpoint endpoint = Endpoint::kCompletions;
@@ -72,6 +79,7 @@ struct GenerateRequest {
   bool chat_logprobs = false;
   std::optional<int32_t> prompt_logprobs;
   std::string cache_salt;
+  std::optional<OutputConstraint> constraint;
 
   bool stream = false;
   bool include_usage = false;
@@ -83,6 +91,10 @@ struct GenerateRequest {
 
   // The answer is a chat's: reasoning and calls are taken out of its text.
   bool parses_output() const { return !messages.is_null(); }
+  bool must_call() const {
+    return tool_choice.kind == ToolChoiceKind::kRequired ||
+           tool_choice.kind == ToolChoiceKind::kNamed;
+  }
   bool looks_for_calls() const {
     return !tools.is_null() && tool_choice.kind != ToolChoiceKind::kNone;
   }

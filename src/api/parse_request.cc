@@ -9,6 +9,7 @@
 #include <set>
 
 #include "api/fields.h"
+#include "api/parse_constraint.h"
 #include "api/parse_messages.h"
 #include "api/parse_tools.h"
 #include "base/log.h"
@@ -131,17 +132,6 @@ Failure read_stream_options(Value value, Draft& draft) {
     if (failure) return failure;
   }
   return std::nullopt;
-}
-
-Failure read_response_format(Value value, Draft&) {
-  std::string_view type;
-  if (value.is_object() && value.at_key("type").get(type) == simdjson::SUCCESS) {
-    if (type == "text") return std::nullopt;
-    return ApiError{Problem::kUnsupportedParameter,
-                    "`response_format` other than {\"type\": \"text\"} is not supported.",
-                    "response_format"};
-  }
-  return invalid("response_format", "`response_format` must be an object with a string `type`.");
 }
 
 Failure read_logprobs(Value value, Draft& draft) {
@@ -297,7 +287,10 @@ constexpr Field kFields[] = {
     {"stream", kGenerate,
      [](Value v, Draft& d) { return read_bool(v, "stream", d.request.stream); }},
     {"stream_options", kGenerate, read_stream_options},
-    {"response_format", kGenerate, read_response_format},
+    {"response_format", kGenerate,
+     [](Value v, Draft& d) { return read_response_format(v, d.request); }},
+    {"structured_outputs", kGenerate,
+     [](Value v, Draft& d) { return read_structured_outputs(v, d.request); }},
     {"cache_salt", kGenerate,
      [](Value v, Draft& d) { return read_string(v, "cache_salt", d.request.cache_salt); }},
     {"user", kGenerate,
@@ -347,7 +340,6 @@ constexpr Refused kRefused[] = {
     {"guided_regex"},
     {"guided_choice"},
     {"guided_grammar"},
-    {"structured_outputs"},
     {"logits_processors"},
     {"allowed_token_ids"},
     {"bad_words"},

@@ -236,13 +236,60 @@ TEST(ParseRequest, FeaturesThatDoNotExistAreRefusedByName) {
       bad(key + something, name, Problem::kUnsupportedParameter);
     }
   }
-  good(R"("response_format":{"type":"text"})");
-  bad(R"("response_format":{"type":"json_object"})", "response_format",
-      Problem::kUnsupportedParameter);
-  bad(R"("response_format":7)", "response_format");
   good(R"("best_of":2,"n":2)");
   bad(R"("best_of":2)", "best_of", Problem::kUnsupportedParameter);
   bad_chat(R"("echo":true)", "echo", Problem::kUnsupportedParameter);
+}
+
+TEST(ParseRequest, OutputConstraints) {
+  using Kind = grammar::Spec::Kind;
+  const auto spec = [](const std::string& fields) {
+    const GenerateRequest request = good(fields);
+    EXPECT_TRUE(request.constraint.has_value()) << fields;
+    return request.constraint.value_or(OutputConstraint{}).spec;
+  };
+  EXPECT_FALSE(good(R"("response_format":{"type":"text"})").constraint);
+  EXPECT_FALSE(good(R"("structured_outputs":{"json":null,"json_object":false})").constraint);
+  EXPECT_EQ(spec(R"("response_format":{"type":"json_object"})").kind, Kind::kJsonObject);
+  EXPECT_EQ(good(R"("response_format":{"type":"json_object"})").constraint->field,
+            "response_format");
+  grammar::Spec read = spec(
+      R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"object","x":[1]}}})");
+  EXPECT_EQ(read.kind, Kind::kJsonSchema);
+  EXPECT_EQ(read.text, R"({"type":"object","x":[1]})");
+  EXPECT_TRUE(read.closed);
+  read = spec(
+      R"("response_format":{"type":"json_schema","json_schema":{"schema":{},"strict":false}})");
+  EXPECT_FALSE(read.closed);
+  read =
+      spec(R"("structured_outputs":{"json":"{\"type\":\"null\"}","disable_any_whitespace":true})");
+  EXPECT_EQ(read.text, R"({"type":"null"})");
+  EXPECT_FALSE(read.any_whitespace);
+  EXPECT_EQ(spec(R"("structured_outputs":{"regex":"a+"})").kind, Kind::kRegex);
+  EXPECT_EQ(spec(R"("structured_outputs":{"grammar":"root ::= \"a\""})").kind, Kind::kEbnf);
+  EXPECT_EQ(spec(R"("structured_outputs":{"json_object":true})").kind, Kind::kJsonObject);
+  EXPECT_EQ(spec(R"("structured_outputs":{"choice":["a","b"]})").choices,
+            (std::vector<std::string>{"a", "b"}));
+
+  for (const char* value : {"7", "{}", R"({"type":"xml"})", R"({"type":"json_schema"})",
+                            R"({"type":"json_schema","json_schema":{"name":"n"}})",
+                            R"({"type":"json_schema","json_schema":7})"}) {
+    bad(std::string(R"("response_format":)") + value, "response_format");
+  }
+  bad(R"("response_format":{"type":"json_schema","json_schema":{"schema":[]}})",
+      "response_format.json_schema.schema");
+  bad(R"("response_format":{"type":"json_schema","json_schema":{"schema":{},"strict":"yes"}})",
+      "response_format.json_schema.strict");
+  bad(R"("structured_outputs":7)", "structured_outputs");
+  bad(R"("structured_outputs":{"regex":"a","choice":["a"]})", "structured_outputs");
+  bad(R"("structured_outputs":{"regex":7})", "structured_outputs.regex");
+  bad(R"("structured_outputs":{"choice":"a"})", "structured_outputs.choice");
+  bad(R"("structured_outputs":{"choice":[7]})", "structured_outputs.choice");
+  bad(R"("structured_outputs":{"sql":"x"})", "structured_outputs.sql");
+  bad(R"("structured_outputs":{"whitespace_pattern":" "})", "structured_outputs.whitespace_pattern",
+      Problem::kUnsupportedParameter);
+  bad(R"("response_format":{"type":"json_object"},"structured_outputs":{"regex":"a"})",
+      "structured_outputs");
 }
 
 TEST(ParseRequest, UnknownFieldsAreIgnoredAndDoubledOnesRefused) {

@@ -166,10 +166,9 @@ Failure check_tool_choice(const GenerateRequest& request) {
                      clip(choice.name));
     }
   }
-  if (choice.kind == ToolChoiceKind::kRequired || choice.kind == ToolChoiceKind::kNamed) {
-    return ApiError{Problem::kUnsupportedParameter,
-                    "`tool_choice` other than auto and none is not supported by this server.",
-                    "tool_choice"};
+  if (request.must_call() && request.constraint) {
+    return invalid("tool_choice", "`tool_choice` asks for a call, `{}` for something else.",
+                   request.constraint->field);
   }
   return std::nullopt;
 }

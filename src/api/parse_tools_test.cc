@@ -86,8 +86,9 @@ TEST(ParseTools, Choice) {
   bad(tools(kTool) + R"(,"tool_choice":{"type":"custom"})", "tool_choice.type",
       Problem::kUnsupportedParameter);
   for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"f"}})"}) {
-    bad(fmt::format("{},\"tool_choice\":{}", tools(kTool), choice), "tool_choice",
-        Problem::kUnsupportedParameter);
+    const std::string fields = fmt::format("{},\"tool_choice\":{}", tools(kTool), choice);
+    EXPECT_TRUE(good(fields).must_call());
+    bad(fields + R"(,"response_format":{"type":"json_object"})", "tool_choice");
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "api/constrain.h"
 #include "api/fields.h"
 #include "api/json_writer.h"
 #include "api/parse_request.h"
@@ -185,6 +186,7 @@ std::variant<Prepared, ApiError> prepare_generation(Endpoint endpoint, std::stri
     if (Failure failure = fit_context(request, model.context_max, prompt))
       return *std::move(failure);
   }
+  if (Failure failure = add_constraints(model, prepared)) return *std::move(failure);
   return prepared;
 }
 

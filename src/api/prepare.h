@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -29,6 +30,8 @@ struct PreparedPrompt {
 struct Prepared {
   GenerateRequest request;
   std::vector<PreparedPrompt> prompts;
+  // By index of the choice, each for one sequence; empty: the output may be anything.
+  std::vector<std::shared_ptr<core::TokenConstraint>> constraints;
 };
 
 std::variant<Prepared, ApiError> prepare_generation(Endpoint endpoint, std::string_view body,

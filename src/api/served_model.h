@@ -7,6 +7,7 @@
 
 #include "api/tool_prompt.h"
 #include "core/model_config.h"
+#include "grammar/grammars.h"
 #include "text/chat_template.h"
 #include "text/output_parser.h"
 #include "text/tokenizer.h"
@@ -21,6 +22,7 @@ struct ServedModel {
   core::ModelConfig config;
   const text::Tokenizer* tokenizer = nullptr;
   const text::ChatTemplate* chat_template = nullptr;
+  grammar::Grammars* grammars = nullptr;  // thread-safe; null: no structured output
 
   // Tokens that may end a sequence unless the request ignores them.
   std::vector<core::TokenId> end_tokens;

@@ -24,6 +24,12 @@ void Service::set_backend(Backend backend) {
   model_.config = backend_->config;
   model_.tokenizer = backend_->tokenizer.get();
   model_.chat_template = backend_->chat_template.get();
+  grammars_ = grammar::Grammars::create(
+      model_.config.vocab_size, [&tokenizer = *model_.tokenizer](core::TokenId id) {
+        const bool has_text = id < tokenizer.vocab_size() && !tokenizer.is_special(id);
+        return has_text ? tokenizer.token_bytes(id) : std::string_view();
+      });
+  model_.grammars = grammars_.get();
   model_.end_tokens = model_.config.eos;
   const auto& more = model_.tokenizer->data().eog;
   model_.end_tokens.insert(model_.end_tokens.end(), more.begin(), more.end());

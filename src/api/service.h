@@ -103,6 +103,7 @@ class Service {
   AccessPolicy access_;
   std::optional<Backend> backend_;
   ServedModel model_;
+  std::unique_ptr<grammar::Grammars> grammars_;
   std::unique_ptr<telemetry::Metrics> metrics_;
   std::unique_ptr<telemetry::LiveMeter> live_meter_;
   std::mt19937_64 random_, draws_;

@@ -1,0 +1,77 @@
+#include "api/constrain.h"
+
+#include "api/tool_constraint.h"
+
+namespace api {
+namespace {
+
+ApiError from_grammar_error(const base::Error& error, const std::string& field) {
+  switch (error.code) {
+    case base::Code::kUnsupported:
+      return {Problem::kUnsupportedParameter,
+              fmt::format("`{}` asks for what is not supported: {}.", field, error.message), field};
+    case base::Code::kOverloaded:
+      return {Problem::kQueueFull,
+              fmt::format("`{}` cannot be compiled now: {}.", field, error.message), field};
+    case base::Code::kInternal:
+      return {Problem::kInternal, error.message, field};
+    default:
+      return invalid(field, "`{}` cannot be used: {}.", field, error.message);
+  }
+}
+
+// What the output must look like, if the request says so, and which field of it.
+std::optional<OutputConstraint> constraint_of(const ServedModel& model,
+                                              const GenerateRequest& request) {
+  if (request.constraint) return request.constraint;
+  if (!request.must_call()) return std::nullopt;
+  const text::ToolCallGrammar calls = text::tool_call_grammar(
+      model.call_format, request.tools, request.tool_choice.name, request.parallel_tool_calls);
+  return OutputConstraint{.spec = tool_call_spec(calls), .field = "tool_choice"};
+}
+
+// Reasoning comes before what is constrained, where the prompt has not ended it.
+void add_reasoning(const ServedModel& model, const PreparedPrompt& prompt,
+                   grammar::ConstraintOptions* options) {
+  using text::PromptReasoning;
+  if (model.reasoning_format == text::ReasoningFormat::kNone ||
+      prompt.reasoning == PromptReasoning::kClosed)
+    return;
+  const bool may_be_left_out = model.reasoning_format == text::ReasoningFormat::kQwen3 &&
+                               prompt.reasoning == PromptReasoning::kNone;
+  const core::TokenId opener = model.tokenizer->find_token("<think>");
+  if (may_be_left_out && opener < 0) return;
+  options->starts_after = "</think>";
+  options->closer = model.tokenizer->find_token("</think>");
+  if (may_be_left_out) options->opener = opener;
+}
+
+}  // namespace
+
+Failure add_constraints(const ServedModel& model, Prepared& prepared) {
+  const GenerateRequest& request = prepared.request;
+  const auto constraint = constraint_of(model, request);
+  if (!constraint) return std::nullopt;
+  const std::string& field = constraint->field;
+  if (model.grammars == nullptr) {
+    return ApiError{Problem::kUnsupportedParameter,
+                    fmt::format("`{}` is not supported for this model.", field), field};
+  }
+  auto grammar = model.grammars->compile(constraint->spec);
+  if (!grammar.ok()) return from_grammar_error(grammar.error(), field);
+  for (const PreparedPrompt& prompt : prepared.prompts) {
+    grammar::ConstraintOptions options;
+    if (!request.sampling.ignore_eos) options.end_tokens = model.end_tokens;
+    const auto& stops = request.sampling.stop_token_ids;
+    options.end_tokens.insert(options.end_tokens.end(), stops.begin(), stops.end());
+    if (request.parses_output()) add_reasoning(model, prompt, &options);
+    for (int32_t k = 0; k < request.n; ++k) {
+      auto begun = grammar.value()->begin(options);
+      if (!begun.ok()) return from_grammar_error(begun.error(), field);
+      prepared.constraints.push_back(std::move(begun).value());
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace api

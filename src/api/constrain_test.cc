@@ -1,0 +1,156 @@
+// From a request's body to the constraints of its sequences, over a vocabulary of bytes: how many
+// there are, which tokens end them, and how what cannot be enforced is named.
+#include "api/constrain.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "api/testing.h"
+
+namespace api {
+namespace {
+
+using core::TokenConstraint;
+using ::testing::HasSubstr;
+
+class ConstrainTest : public ::testing::Test {
+ protected:
+  ConstrainTest() {
+    model_.served_name = "bytes";
+    model_.context_max = 4000;  // with tools written out in the prompt
+    model_.config.vocab_size = testing::kVocab;
+    model_.tokenizer = tokenizer_.get();
+    model_.chat_template = &chat_template_;
+    model_.grammars = grammars_.get();
+    model_.end_tokens = {testing::kEnd};
+  }
+
+  std::variant<Prepared, ApiError> prepare(const std::string& fields) {
+    return prepare_generation(Endpoint::kCompletions, R"({"prompt":"x",)" + fields + "}", model_,
+                              0);
+  }
+  // A chat with a function f of one whole number.
+  std::string chat(const std::string& fields) {
+    return R"({"messages":[{"role":"user","content":"c"}],"tools":[{"type":"function","function":{"name":"f",
+        "parameters":{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}}}],)" +
+           fields + "}";
+  }
+  std::shared_ptr<TokenConstraint> chat_constraint(const std::string& fields) {
+    auto prepared = prepare_generation(Endpoint::kChat, chat(fields), model_, 0);
+    if (const auto* error = std::get_if<ApiError>(&prepared)) {
+      ADD_FAILURE() << error->message;
+      return nullptr;
+    }
+    return std::get<Prepared>(prepared).constraints.at(0);
+  }
+  static TokenConstraint::Next feed(TokenConstraint& constraint, std::string_view text) {
+    auto next = TokenConstraint::Next::kGoesOn;
+    for (const char c : text) {
+      EXPECT_EQ(next, TokenConstraint::Next::kGoesOn) << "before " << c;
+      next = constraint.accept(static_cast<unsigned char>(c));
+    }
+    return next;
+  }
+
+  Prepared good(const std::string& fields) {
+    auto prepared = prepare(fields);
+    if (const auto* error = std::get_if<ApiError>(&prepared)) {
+      ADD_FAILURE() << error->message;
+      return {};
+    }
+    return std::move(std::get<Prepared>(prepared));
+  }
+  ApiError bad(const std::string& fields) {
+    auto prepared = prepare(fields);
+    const auto* error = std::get_if<ApiError>(&prepared);
+    EXPECT_NE(error, nullptr) << fields;
+    return error == nullptr ? ApiError{} : *error;
+  }
+
+  std::unique_ptr<text::Tokenizer> tokenizer_ =
+      text::Tokenizer::create(testing::byte_tokenizer_data()).value();
+  text::ChatTemplate chat_template_ = text::ChatTemplate::parse(text::kDefaultChatTemplate).value();
+  std::unique_ptr<grammar::Grammars> grammars_ =
+      grammar::Grammars::create(testing::kVocab, [this](core::TokenId id) {
+        return tokenizer_->is_special(id) ? std::string_view() : tokenizer_->token_bytes(id);
+      });
+  ServedModel model_;
+};
+
+TEST_F(ConstrainTest, EverySequenceHasItsOwn) {
+  Prepared prepared = good(R"("n":3,"structured_outputs":{"regex":"ab|c"})");
+  ASSERT_EQ(prepared.constraints.size(), 3u);
+  EXPECT_EQ(prepared.constraints[0]->accept('c'), TokenConstraint::Next::kMustEnd);
+  EXPECT_EQ(prepared.constraints[1]->accept('a'), TokenConstraint::Next::kGoesOn);
+  EXPECT_EQ(prepared.constraints[1]->accept('b'), TokenConstraint::Next::kMustEnd);
+  EXPECT_TRUE(core::allows(prepared.constraints[2]->mask(), 259)) << "the token ab";
+  EXPECT_TRUE(good(R"("n":3)").constraints.empty());
+}
+
+TEST_F(ConstrainTest, EndAndStopTokensComeWhereTheOutputIsComplete) {
+  const std::string constraint = R"("structured_outputs":{"regex":"a*"})";
+  EXPECT_TRUE(core::allows(good(constraint).constraints[0]->mask(), testing::kEnd));
+  EXPECT_FALSE(core::allows(good(constraint + R"(,"ignore_eos":true)").constraints[0]->mask(),
+                            testing::kEnd));
+  const Prepared stops = good(R"("structured_outputs":{"regex":"a*b"},"stop_token_ids":[97])");
+  EXPECT_FALSE(core::allows(stops.constraints[0]->mask(), 'a'));
+}
+
+// Each format's own way to write a call of f, and nothing else.
+TEST_F(ConstrainTest, ACallThatMustBeMadeFollowsItsTool) {
+  using text::CallFormat;
+  const std::pair<CallFormat, std::string> calls[] = {
+      {CallFormat::kHermes,
+       "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 17}}\n</tool_call>"},
+      {CallFormat::kLlama3Json, "{\"name\": \"f\", \"parameters\": {\"a\": 17}}"},
+      {CallFormat::kMistral, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 17}}]"},
+      {CallFormat::kQwen3Coder,
+       "<tool_call>\n<function=f>\n<parameter=a>\n17\n</parameter>\n</function>\n</tool_call>"}};
+  for (const auto& [format, text] : calls) {
+    SCOPED_TRACE(text::name_of(format));
+    model_.call_format = format;
+    auto one = chat_constraint(R"("tool_choice":"required","parallel_tool_calls":false)");
+    ASSERT_NE(one, nullptr);
+    EXPECT_FALSE(core::allows(one->mask(), testing::kEnd));
+    EXPECT_FALSE(core::allows(one->mask(), 'x'));
+    EXPECT_EQ(feed(*one, text), TokenConstraint::Next::kMustEnd);
+    auto several = chat_constraint(R"("tool_choice":{"type":"function","function":{"name":"f"}})");
+    ASSERT_NE(several, nullptr);
+    if (format == CallFormat::kMistral) continue;  // the bracket ends the list
+    EXPECT_EQ(feed(*several, text), TokenConstraint::Next::kGoesOn);
+    EXPECT_TRUE(core::allows(several->mask(), testing::kEnd));
+  }
+}
+
+TEST_F(ConstrainTest, ReasoningComesFirstInChats) {
+  model_.call_format = text::CallFormat::kHermes;
+  model_.reasoning_format = text::ReasoningFormat::kDeepseekR1;
+  auto constraint = chat_constraint(R"("structured_outputs":{"regex":"ab"})");
+  ASSERT_NE(constraint, nullptr);
+  feed(*constraint, "hm.</think>");
+  EXPECT_FALSE(core::allows(constraint->mask(), 'h'));
+  EXPECT_EQ(feed(*constraint, "ab"), TokenConstraint::Next::kMustEnd);
+  EXPECT_FALSE(
+      core::allows(good(R"("structured_outputs":{"regex":"ab"})").constraints[0]->mask(), 'h'))
+      << "a completion has none";
+}
+
+TEST_F(ConstrainTest, ErrorsNameTheField) {
+  ApiError error = bad(
+      R"("response_format":{"type":"json_schema","json_schema":{"schema":{"type":"array","uniqueItems":true}}})");
+  EXPECT_EQ(error.problem, Problem::kUnsupportedParameter);
+  EXPECT_EQ(error.param, "response_format");
+  EXPECT_THAT(error.message, HasSubstr("`uniqueItems`"));
+  error = bad(R"("structured_outputs":{"regex":"(a"})");
+  EXPECT_EQ(error.problem, Problem::kInvalidValue);
+  EXPECT_EQ(error.param, "structured_outputs");
+  EXPECT_THAT(error.message, ::testing::Not(HasSubstr("/")));
+  error = bad(R"("structured_outputs":{"regex":""})");
+  EXPECT_EQ(error.problem, Problem::kInvalidValue);
+  model_.grammars = nullptr;
+  EXPECT_EQ(bad(R"("response_format":{"type":"json_object"})").problem,
+            Problem::kUnsupportedParameter);
+}
+
+}  // namespace
+}  // namespace api
