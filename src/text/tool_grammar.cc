@@ -58,41 +58,4 @@ ToolCallGrammar tool_call_grammar(CallFormat format, const ordered_json& tools,
   return grammar;
 }
 
-std::string structural_tag(const ToolCallGrammar& grammar) {
-  ordered_json tags = ordered_json::array();
-  for (const CallGrammar& call : grammar.calls) {
-    ordered_json content;
-    content["type"] = "json_schema";
-    content["json_schema"] = call.schema;
-    if (grammar.arguments == ToolCallGrammar::Arguments::kQwenXml) content["style"] = "qwen_xml";
-    ordered_json& tag = tags.emplace_back();
-    tag["type"] = "tag";
-    tag["begin"] = call.begin;
-    tag["content"] = std::move(content);
-    tag["end"] = call.end;
-  }
-  ordered_json format;
-  format["type"] = "tags_with_separator";
-  format["tags"] = std::move(tags);
-  format["separator"] = grammar.separator;
-  format["at_least_one"] = true;
-  format["stop_after_first"] = grammar.single;
-  if (!grammar.before.empty()) {
-    ordered_json sequence;
-    sequence["type"] = "sequence";
-    for (const std::string* text : {&grammar.before, &grammar.after}) {
-      if (text == &grammar.after) sequence["elements"].push_back(std::move(format));
-      ordered_json fixed;
-      fixed["type"] = "const_string";
-      fixed["value"] = *text;
-      sequence["elements"].push_back(std::move(fixed));
-    }
-    format = std::move(sequence);
-  }
-  ordered_json whole;
-  whole["type"] = "structural_tag";
-  whole["format"] = std::move(format);
-  return whole.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
-
 }  // namespace text

@@ -35,7 +35,4 @@ struct ToolCallGrammar {
 ToolCallGrammar tool_call_grammar(CallFormat format, const nlohmann::ordered_json& tools,
                                   std::string_view only, bool parallel);
 
-// The same as JSON in XGrammar's format for tags.
-std::string structural_tag(const ToolCallGrammar& grammar);
-
 }  // namespace text

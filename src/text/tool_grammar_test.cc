@@ -53,23 +53,5 @@ TEST(ToolGrammar, OnlyTheNamedTool) {
   EXPECT_EQ(grammar.calls[0].begin, "<tool_call>\n{\"name\": \"b\", \"arguments\": ");
 }
 
-TEST(ToolGrammar, StructuralTags) {
-  const auto tag = [](CallFormat format, bool parallel) {
-    return ordered_json::parse(structural_tag(tool_call_grammar(format, kTools, "a", parallel)));
-  };
-  EXPECT_EQ(tag(CallFormat::kHermes, true),
-            ordered_json::parse(R"({"type":"structural_tag","format":{
-      "type":"tags_with_separator","tags":[{"type":"tag","begin":"<tool_call>\n{\"name\": \"a\", \"arguments\": ",
-      "content":{"type":"json_schema","json_schema":{"type":"object","properties":{"k":{"type":"string"}}}},
-      "end":"}\n</tool_call>"}],"separator":"\n","at_least_one":true,"stop_after_first":false}})"));
-  const ordered_json mistral = tag(CallFormat::kMistral, false)["format"];
-  EXPECT_EQ(mistral["type"], "sequence");
-  EXPECT_EQ(mistral["elements"][0]["value"], "[TOOL_CALLS] [");
-  EXPECT_EQ(mistral["elements"][1]["stop_after_first"], true);
-  EXPECT_EQ(mistral["elements"][2]["value"], "]");
-  EXPECT_EQ(tag(CallFormat::kQwen3Coder, true)["format"]["tags"][0]["content"]["style"],
-            "qwen_xml");
-}
-
 }  // namespace
 }  // namespace text
