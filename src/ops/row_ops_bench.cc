@@ -143,12 +143,12 @@ void measure_sampling(int32_t vocab) {
     core::PositionLogprobs logprobs;
     const double us = best_us([&] {
       row = logits;  // sample() overwrites them
-      ops::sample({row,
-                   &params,
-                   tokens,
-                   500,
-                   {},
-                   {aligned, static_cast<size_t>(ops::sample_workspace_bytes(vocab))}},
+      const auto workspace_bytes = static_cast<size_t>(ops::sample_workspace_bytes(vocab));
+      ops::sample({.logits = row,
+                   .params = &params,
+                   .tokens = tokens,
+                   .prompt_len = 500,
+                   .workspace = {aligned, workspace_bytes}},
                   params.logprobs ? &logprobs : nullptr);
     });
     std::printf("| %-28s | %6d | %8.1f |\n", name, vocab, us);
