@@ -209,8 +209,9 @@ void add_listen_options(CLI::App& command, ListenOptions* o) {
       ->capture_default_str()
       ->group(kServer);
   command
-      .add_option("--served-model-name", o->served_model_name,
-                  "model name in the API (default: from the file)")
+      .add_option("--served-model-name", o->served_model_names,
+                  "names of the model in the API; answers show the first (default: from the file)")
+      ->type_name("NAME")
       ->group(kServer);
   command
       .add_option("--chat-template", o->chat_template,

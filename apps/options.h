@@ -46,8 +46,8 @@ struct ServingOptions {
 
 struct ListenOptions {
   std::string host = "127.0.0.1";
-  int32_t port = 8000;  // 0 = any free one
-  std::string served_model_name;
+  int32_t port = 8000;                          // 0 = any free one
+  std::vector<std::string> served_model_names;  // none: from the file
   std::vector<std::string> api_keys;
   std::string api_key_file;  // one key a line; "" = none
   std::vector<std::string> allowed_hosts;

@@ -24,15 +24,15 @@ base::Result<std::unique_ptr<text::ChatTemplate>> read_template(const std::strin
   return std::make_unique<text::ChatTemplate>(std::move(parsed));
 }
 
-// The name that requests use: as asked for, a name of the hub as typed, else the file's or folder's
-// own.
-std::string served_name(const ServingOptions& options, const ListenOptions& listen) {
-  if (!listen.served_model_name.empty()) return listen.served_model_name;
+// The names that requests use: as asked for, a name of the hub as typed, else the file's or
+// folder's own.
+std::vector<std::string> served_names(const ServingOptions& options, const ListenOptions& listen) {
+  if (!listen.served_model_names.empty()) return listen.served_model_names;
   std::string name = options.model;
   while (name.size() > 1 && name.back() == '/') name.pop_back();
   name = name.substr(name.rfind('/') + 1);
   if (name.ends_with(".gguf")) name.resize(name.size() - 5);
-  return name;
+  return {name};
 }
 
 base::Result<api::Backend> load_backend(const ServingOptions& options,
@@ -131,7 +131,7 @@ base::Result<void> serve(const ServingOptions& options, const ListenOptions& lis
   ASSIGN_OR_RETURN(server.access, access_options(listen));
   server.log_prompt_bytes = listen.log_prompts_bytes;
   warn_if_open(server);
-  server.served_model_name = served_name(options, listen);
+  server.served_model_names = served_names(options, listen);
   server.version = SPILLWAY_VERSION;
   server.tool_call_parser = listen.tool_call_parser;
   server.reasoning_parser = listen.reasoning_parser;

@@ -58,7 +58,7 @@ TEST_F(Typed, UnderscoresAreHyphensInNamesAlone) {
   EXPECT_EQ(parse({"serve", "a_b.gguf", "--max_num_seqs", "3", "--served_model_name=x_y"}), "");
   EXPECT_EQ(serving_.model, "a_b.gguf");
   EXPECT_EQ(serving_.max_num_seqs, 3);
-  EXPECT_EQ(listen_.served_model_name, "x_y");
+  EXPECT_EQ(listen_.served_model_names, std::vector<std::string>{"x_y"});
   EXPECT_EQ(note_, "");
 }
 
@@ -139,7 +139,7 @@ TEST_F(Typed, AFileHoldsWhatACommandLineCould) {
   EXPECT_EQ(serving_.model, "m.gguf");
   EXPECT_EQ(serving_.max_num_seqs, 8);
   EXPECT_EQ(listen_.port, 9001) << "the command line wins";
-  EXPECT_EQ(listen_.served_model_name, "a name, with more");
+  EXPECT_EQ(listen_.served_model_names, std::vector<std::string>{"a name, with more"});
   EXPECT_FALSE(serving_.prefix_caching);
   EXPECT_FALSE(listen_.log_requests);
   EXPECT_EQ(logs_.level, "warn");

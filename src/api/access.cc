@@ -216,7 +216,7 @@ http::Verdict AccessPolicy::judge(const http::Request& head, std::string_view ro
   } else {
     error = refusal(head, access);
   }
-  if (error) verdict.answer = error_response(*error);
+  if (error) verdict.answer = error_response(*error, error_shape_of(head.path));
   return verdict;
 }
 

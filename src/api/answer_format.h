@@ -21,6 +21,7 @@ struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;
+  int64_t reasoning_tokens = 0;  // of completion_tokens
 };
 
 // A choice and what of it is to be written: the news, or everything.

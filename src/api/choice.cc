@@ -165,6 +165,7 @@ void Choice::move_piece(text::OutputPiece piece, Delta& delta) {
   delta.text += piece.content;
   delta.reasoning += piece.reasoning;
   says_more_ |= !piece.reasoning.empty() || !piece.calls.empty();
+  if (!piece.reasoning.empty()) reasoning_tokens_ = completion_tokens_;
   for (text::CallPiece& call : piece.calls) {
     // Of a text that has ended by its first call, what comes behind it is not wanted.
     if (!request_.parallel_tool_calls && call.index > 0) continue;

@@ -80,6 +80,8 @@ class Choice {
   bool says_more_than_content() const { return says_more_; }
 
   int32_t completion_tokens() const { return completion_tokens_; }
+  // Of completion_tokens(): those up to the end of the reasoning.
+  int32_t reasoning_tokens() const { return reasoning_tokens_; }
   int32_t cached_tokens() const { return cached_tokens_; }
   // Log-probabilities of prompt positions; entry 0 is always empty.
   const std::vector<std::optional<core::PositionLogprobs>>& prompt_logprobs() const {
@@ -124,6 +126,7 @@ class Choice {
   int32_t cached_tokens_ = 0;
   int32_t disk_tokens_ = 0;
   int32_t preemptions_ = 0;
+  int32_t reasoning_tokens_ = 0;
   std::vector<std::optional<core::PositionLogprobs>> prompt_logprobs_;
   std::optional<int64_t> token_gap_us_;
   // As seen here; replaced by the engine's own when the sequence ends by itself.

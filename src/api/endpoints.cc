@@ -7,17 +7,20 @@
 #include "api/json_writer.h"
 #include "api/page.h"
 #include "api/prepare.h"
+#include "api/render.h"
 #include "api/request_record.h"
+#include "api/respond.h"
 
 namespace api {
 namespace {
 
 // Adds a route with the request's record; who may ask is judged before its handler runs.
-void add(http::Router& router, Service& service, const char* method, const char* path,
+// `path` is borrowed.
+void add(http::Router& router, Service& service, const char* method, std::string_view path,
          Access access, http::Handler handler) {
-  service.access().set_route(path, access);
+  service.access().set_route(std::string(path), access);
   router.add(
-      method, path,
+      method, std::string(path),
       [&service, path, handler = std::move(handler)](http::Exchange& exchange) -> http::Task<void> {
         const RequestRecord record(service, exchange, path);
         co_await handler(exchange);
@@ -30,9 +33,9 @@ http::Response json(std::string body) {
   return response;
 }
 
-std::string models_json(const ServedModel& model) {
-  std::string out = R"({"object":"list","data":[{"id":)";
-  append_json_string(out, model.served_name);
+void append_model_card(std::string& out, const ServedModel& model, const std::string& name) {
+  out += R"({"id":)";
+  append_json_string(out, name);
   out += R"(,"object":"model","owned_by":"spillway","created":)";
   append_json_int(out, model.created_s);
   out += ",\"root\":";
@@ -41,12 +44,17 @@ std::string models_json(const ServedModel& model) {
   append_json_int(out, model.context_max);
   out += ",\"meta\":{\"n_vocab\":";
   append_json_int(out, model.config.vocab_size);
-  return out + "}}]}";
+  out += "}}";
 }
 
-http::Task<void> respond_error(http::Exchange& exchange, ApiError error) {
-  http::Response response = error_response(error);
-  co_await exchange.respond(std::move(response));
+std::string models_json(const ServedModel& model) {
+  std::string out = R"({"object":"list","data":[)";
+  append_model_card(out, model, model.served_name);
+  for (const std::string& name : model.other_names) {
+    out += ',';
+    append_model_card(out, model, name);
+  }
+  return out + "]}";
 }
 
 http::Task<void> generate_if_available(Service& service, http::Exchange& exchange,
@@ -65,8 +73,8 @@ http::Task<void> answer_by_worker(
   auto outcome = co_await service.on_worker(exchange, std::move(job));
   if (exchange.gone()) co_return;
   if (!outcome) {
-    co_await respond_error(
-        exchange, {Problem::kQueueFull, "Too many requests wait to be read; try again later."});
+    ApiError full = body_queue_full();
+    co_await respond_error(exchange, std::move(full));
   } else if (auto* error = std::get_if<ApiError>(&*outcome)) {
     co_await respond_error(exchange, std::move(*error));
   } else {
@@ -75,26 +83,20 @@ http::Task<void> answer_by_worker(
   }
 }
 
-http::Task<void> tokenize(Service& service, http::Exchange& exchange) {
-  if (auto error = service.unavailable()) {
-    co_await respond_error(exchange, *std::move(error));
-    co_return;
-  }
-  std::function<std::variant<std::string, ApiError>(const std::string&)> job =
-      [&model = service.model(), now_s = std::time(nullptr)](const std::string& body) {
-        return answer_tokenize(body, model, now_s);
-      };
-  co_await answer_by_worker(service, exchange, std::move(job));
-}
+using BodyOutcome = std::variant<std::string, ApiError>;
+// An answer that a text worker makes of the body alone; `id`: random. It borrows nothing.
+using AnswerBody = std::function<BodyOutcome(std::string_view body, const ServedModel& model,
+                                             int64_t now_unix_s, const std::string& id)>;
 
-http::Task<void> detokenize(Service& service, http::Exchange& exchange) {
+http::Task<void> answer_from_body(Service& service, http::Exchange& exchange, AnswerBody answer) {
   if (auto error = service.unavailable()) {
     co_await respond_error(exchange, *std::move(error));
     co_return;
   }
   std::function<std::variant<std::string, ApiError>(const std::string&)> job =
-      [&model = service.model()](const std::string& body) {
-        return answer_detokenize(body, model);
+      [&model = service.model(), answer = std::move(answer), now_s = std::time(nullptr),
+       id = service.random_hex()](const std::string& body) {
+        return answer(body, model, now_s, id);
       };
   co_await answer_by_worker(service, exchange, std::move(job));
 }
@@ -145,6 +147,42 @@ http::Response version(Service& service) {
   return json(out + "}");
 }
 
+// Paths that generate, or that make their answer of the body alone.
+void add_generating(http::Router& router, Service& service) {
+  const auto add_generate = [&](const char* path, Endpoint endpoint) {
+    add(router, service, "POST", path, Access::kKeyed,
+        [&service, endpoint](http::Exchange& exchange) {
+          return generate_if_available(service, exchange, endpoint);
+        });
+  };
+  add_generate("/v1/completions", Endpoint::kCompletions);
+  add_generate("/v1/chat/completions", Endpoint::kChat);
+  add_generate("/v1/messages", Endpoint::kMessages);
+  add_generate("/v1/responses", Endpoint::kResponses);
+  const auto add_from_body = [&](const char* path, AnswerBody answer) {
+    add(router, service, "POST", path, Access::kKeyed,
+        [&service, answer](http::Exchange& exchange) {
+          return answer_from_body(service, exchange, answer);
+        });
+  };
+  using PlainAnswer = BodyOutcome (*)(std::string_view, const ServedModel&, int64_t);
+  const auto plain = [](PlainAnswer answer) -> AnswerBody {
+    return [answer](std::string_view body, const ServedModel& model, int64_t now_unix_s,
+                    const std::string&) { return answer(body, model, now_unix_s); };
+  };
+  const auto render = [](Endpoint endpoint) -> AnswerBody {
+    return [endpoint](std::string_view body, const ServedModel& model, int64_t now_unix_s,
+                      const std::string& id) {
+      return answer_render(endpoint, body, model, now_unix_s, id);
+    };
+  };
+  add_from_body("/v1/messages/count_tokens", plain(answer_count_tokens));
+  add_from_body("/v1/completions/render", render(Endpoint::kCompletions));
+  add_from_body("/v1/chat/completions/render", render(Endpoint::kChat));
+  add_from_body("/tokenize", plain(answer_tokenize));
+  add_from_body("/detokenize", plain(answer_detokenize));
+}
+
 }  // namespace
 
 http::Router make_router(Service& service) {
@@ -162,24 +200,13 @@ http::Router make_router(Service& service) {
   add_answer("/metrics", Access::kOpen, metrics);
   add_answer("/version", Access::kKeyed, version);
   add_answer("/v1/models", Access::kKeyed, models);
-  add(router, service, "POST", "/v1/completions", Access::kKeyed,
-      [&service](http::Exchange& exchange) {
-        return generate_if_available(service, exchange, Endpoint::kCompletions);
-      });
-  add(router, service, "POST", "/v1/chat/completions", Access::kKeyed,
-      [&service](http::Exchange& exchange) {
-        return generate_if_available(service, exchange, Endpoint::kChat);
-      });
-  add(router, service, "POST", "/tokenize", Access::kKeyed,
-      [&service](http::Exchange& exchange) { return tokenize(service, exchange); });
+  add_generating(router, service);
   add(router, service, "POST", "/reset_prefix_cache", Access::kKeyed,
       [&service](http::Exchange& exchange) { return reset_prefix_cache(service, exchange); });
-  add(router, service, "POST", "/detokenize", Access::kKeyed,
-      [&service](http::Exchange& exchange) { return detokenize(service, exchange); });
   add(router, service, "GET", "/spillway/state", Access::kKeyed,
       [&service](http::Exchange& exchange) { return answer_state(service, exchange); });
   for (const PageFile& file : page_files()) {
-    add(router, service, "GET", std::string(file.path).c_str(), Access::kOpen,
+    add(router, service, "GET", file.path, Access::kOpen,
         [&file](http::Exchange& exchange) -> http::Task<void> {
           http::Response response = page_response(file);
           co_await exchange.respond(std::move(response));

@@ -12,6 +12,7 @@ constexpr const char* kUnavailable = "service_unavailable";
 // Whatever failed inside may name paths and addresses: it is for the log.
 constexpr std::string_view kInternalMessage =
     "The server failed to answer; its log says why, under the x-request-id of this answer.";
+constexpr std::string_view kMessagesPath = "/v1/messages";
 constexpr const char* kRetryAfterSeconds = "1";
 
 constexpr ProblemRow kTable[] = {
@@ -51,7 +52,45 @@ constexpr ProblemRow kTable[] = {
     {Problem::kInternal, "a defect of the server", 500, "server_error", "internal_error", false},
 };
 
+void append_or_null(std::string& out, std::string_view text) {
+  if (text.empty()) {
+    out += "null";
+  } else {
+    append_json_string(out, text);
+  }
+}
+
+std::string openai_json(const ApiError& error, const ProblemRow& row) {
+  std::string out = R"({"error":{"message":)";
+  append_json_string(out, public_message(error));
+  out += R"(,"type":)";
+  append_json_string(out, row.type);
+  out += R"(,"param":)";
+  append_or_null(out, error.param);
+  out += R"(,"code":)";
+  append_json_string(out, row.code);
+  if (error.n_prompt_tokens >= 0)
+    out += ",\"n_prompt_tokens\":" + std::to_string(error.n_prompt_tokens);
+  if (error.n_ctx >= 0) out += ",\"n_ctx\":" + std::to_string(error.n_ctx);
+  return out + "}}";
+}
+
+std::string anthropic_json(const ApiError& error, const ProblemRow& row,
+                           std::string_view request_id) {
+  std::string out = R"({"type":"error","error":{"type":)";
+  append_json_string(out, anthropic_type(row));
+  out += R"(,"message":)";
+  append_json_string(out, public_message(error));
+  out += R"(},"request_id":)";
+  append_or_null(out, request_id);
+  return out + "}";
+}
+
 }  // namespace
+
+std::string_view public_message(const ApiError& error) {
+  return error.problem == Problem::kInternal ? kInternalMessage : std::string_view(error.message);
+}
 
 std::span<const ProblemRow> problem_table() {
   return kTable;
@@ -63,35 +102,48 @@ const ProblemRow& row_of(Problem problem) {
   return row;
 }
 
-std::string error_json(const ApiError& error) {
-  const ProblemRow& row = row_of(error.problem);
-  std::string out = R"({"error":{"message":)";
-  append_json_string(out, error.problem == Problem::kInternal ? kInternalMessage : error.message);
-  out += R"(,"type":)";
-  append_json_string(out, row.type);
-  out += R"(,"param":)";
-  if (error.param.empty()) {
-    out += "null";
-  } else {
-    append_json_string(out, error.param);
-  }
-  out += R"(,"code":)";
-  append_json_string(out, row.code);
-  if (error.n_prompt_tokens >= 0)
-    out += ",\"n_prompt_tokens\":" + std::to_string(error.n_prompt_tokens);
-  if (error.n_ctx >= 0) out += ",\"n_ctx\":" + std::to_string(error.n_ctx);
-  out += "}}";
-  return out;
+ErrorShape error_shape_of(std::string_view path) {
+  return path == kMessagesPath || path.starts_with(std::string(kMessagesPath) + "/")
+             ? ErrorShape::kAnthropic
+             : ErrorShape::kOpenAi;
 }
 
-http::Response error_response(const ApiError& error) {
+const char* anthropic_type(const ProblemRow& row) {
+  switch (row.status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 500:
+      return "api_error";
+    case 503:
+      return "overloaded_error";
+    default:
+      return kInvalidRequest;
+  }
+}
+
+std::string error_json(const ApiError& error, ErrorShape shape, std::string_view request_id) {
+  const ProblemRow& row = row_of(error.problem);
+  return shape == ErrorShape::kAnthropic ? anthropic_json(error, row, request_id)
+                                         : openai_json(error, row);
+}
+
+http::Response error_response(const ApiError& error, ErrorShape shape,
+                              std::string_view request_id) {
   const ProblemRow& row = row_of(error.problem);
   http::Response response;
   response.status = row.status;
   if (row.retry_after) response.headers.push_back({"Retry-After", kRetryAfterSeconds});
   if (error.problem == Problem::kInvalidApiKey)
     response.headers.push_back({"WWW-Authenticate", "Bearer"});
-  response.body = error_json(error);
+  response.body = error_json(error, shape, request_id);
   return response;
 }
 

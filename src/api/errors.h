@@ -2,7 +2,8 @@
 // docs/errors.md shows it to people; a test keeps the two equal.
 //
 // Clients match on `code` and on phrases of the message ("maximum context length is"), so both are
-// contracts.
+// contracts. The paths of Anthropic's API have an error shape of their own, filled from the same
+// table.
 #pragma once
 
 #include <cstdint>
@@ -59,9 +60,24 @@ struct ApiError {
   int64_t n_ctx = -1;
 };
 
-// {"error":{"message":...,"type":...,"param":...,"code":...}}
-std::string error_json(const ApiError& error);
-http::Response error_response(const ApiError& error);
+enum class ErrorShape : uint8_t {
+  kOpenAi,     // {"error":{"message":...,"type":...,"param":...,"code":...}}
+  kAnthropic,  // {"type":"error","error":{"type":...,"message":...},"request_id":...}
+};
+
+// What clients of that path expect.
+ErrorShape error_shape_of(std::string_view path);
+// Anthropic's word for what has gone wrong.
+const char* anthropic_type(const ProblemRow& row);
+
+// What a client may read of it: of what failed inside, nothing but where to look.
+std::string_view public_message(const ApiError& error);
+
+// `request_id`: for Anthropic's shape; "" = null.
+std::string error_json(const ApiError& error, ErrorShape shape = ErrorShape::kOpenAi,
+                       std::string_view request_id = "");
+http::Response error_response(const ApiError& error, ErrorShape shape = ErrorShape::kOpenAi,
+                              std::string_view request_id = "");
 
 // What an error of text/ or engine/ means to a client.
 ApiError from_engine_error(const base::Error& error);

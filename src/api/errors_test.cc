@@ -4,9 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "api/json_writer.h"
 
@@ -22,10 +25,27 @@ TEST(Errors, TableAndPageAreEqual) {
   std::ifstream page(SPILLWAY_SOURCE_DIR "/docs/errors.md");
   std::vector<std::string> rows;
   for (std::string line; std::getline(page, line);) {
-    if (line.starts_with("| ") && !line.starts_with("| situation")) rows.push_back(line);
+    if (!line.starts_with("| ") || line.starts_with("| situation")) continue;
+    if (line.starts_with("| status") || std::isdigit(line[2]) != 0) continue;  // Anthropic's types
+    rows.push_back(line);
   }
   ASSERT_EQ(rows.size(), problem_table().size());
   for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i], as_markdown(problem_table()[i]));
+}
+
+// The page's second table, from statuses to Anthropic's types.
+TEST(Errors, AnthropicsTypesAreThoseOfThePage) {
+  std::ifstream page(SPILLWAY_SOURCE_DIR "/docs/errors.md");
+  std::map<int, std::string> types;
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with("| ") || std::isdigit(line[2]) == 0) continue;
+    const size_t bar = line.find(" | ", 2);
+    const std::string type = line.substr(bar + 3, line.find(" |", bar + 3) - bar - 3);
+    std::istringstream statuses(line.substr(2, bar - 2));
+    for (std::string status; std::getline(statuses, status, ',');) types[std::stoi(status)] = type;
+  }
+  for (const ProblemRow& row : problem_table())
+    EXPECT_EQ(types[row.status], anthropic_type(row)) << row.code;
 }
 
 TEST(Errors, EveryProblemHasItsRowAndItsOwnCode) {
@@ -46,6 +66,12 @@ TEST(Errors, ShapeOfTheObject) {
   EXPECT_EQ(error_json(context),
             R"({"error":{"message":"m","type":"invalid_request_error","param":null,)"
             R"("code":"context_length_exceeded","n_prompt_tokens":5,"n_ctx":4}})");
+  EXPECT_EQ(
+      error_json({Problem::kEngineDead, "a \"b\""}, ErrorShape::kAnthropic, "r1"),
+      R"({"type":"error","error":{"type":"overloaded_error","message":"a \"b\""},"request_id":"r1"})");
+  EXPECT_EQ(error_shape_of("/v1/messages/count_tokens"), ErrorShape::kAnthropic);
+  EXPECT_EQ(error_shape_of("/v1/messages"), ErrorShape::kAnthropic);
+  EXPECT_EQ(error_shape_of("/v1/messagesx"), ErrorShape::kOpenAi);
   const http::Response full = error_response({Problem::kQueueFull, "m"});
   EXPECT_EQ(full.status, 429);
   ASSERT_EQ(full.headers.size(), 1u);

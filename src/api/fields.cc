@@ -140,6 +140,15 @@ Failure read_token_ids(Value value, std::string_view name, int32_t vocab_size, s
   return std::nullopt;
 }
 
+Failure read_effort(Value value, std::string_view name, std::string& out) {
+  if (Failure failure = read_string(value, name, out)) return failure;
+  for (const char* known : {"none", "minimal", "low", "medium", "high", "xhigh"}) {
+    if (out == known) return std::nullopt;
+  }
+  return invalid(name, "`{}` must be none, minimal, low, medium, high or xhigh, got \"{}\".", name,
+                 clip(out));
+}
+
 std::string_view clip(std::string_view text) {
   return text.substr(0, 64);
 }

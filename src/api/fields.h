@@ -57,6 +57,9 @@ inline constexpr size_t kKeysMax = 1024;
 Failure read_free_form(Value value, std::string_view name, nlohmann::ordered_json& out,
                        size_t nodes_max = kFreeFormNodesMax);
 
+// How much a model is to reason: none, minimal, low, medium, high, xhigh; for templates.
+Failure read_effort(Value value, std::string_view name, std::string& out);
+
 // At most 64 bytes of a client's text, for messages.
 std::string_view clip(std::string_view text);
 

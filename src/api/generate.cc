@@ -8,6 +8,7 @@
 #include "api/json_writer.h"
 #include "api/prepare.h"
 #include "api/request_record.h"
+#include "api/respond.h"
 #include "base/log.h"
 
 namespace api {
@@ -168,7 +169,8 @@ const std::string* Generation::error() const {
 Usage Generation::usage_of(const Running& running) const {
   return {.prompt_tokens = static_cast<int64_t>(running.prompt->tokens.size()),
           .completion_tokens = running.choice.completion_tokens(),
-          .cached_tokens = running.choice.cached_tokens()};
+          .cached_tokens = running.choice.cached_tokens(),
+          .reasoning_tokens = running.choice.reasoning_tokens()};
 }
 
 std::vector<ChoiceView> Generation::views() const {
@@ -186,6 +188,7 @@ Usage Generation::usage() const {
   for (const Running& running : running_) {
     const Usage one = usage_of(running);
     total.completion_tokens += one.completion_tokens;
+    total.reasoning_tokens += one.reasoning_tokens;
     if (!running.first_of_prompt) continue;
     total.prompt_tokens += one.prompt_tokens;
     total.cached_tokens += one.cached_tokens;
@@ -204,22 +207,28 @@ http::Task<void> answer_whole(http::Exchange& exchange, Generation& generation,
     co_await exchange.wait(long_time);
     if (exchange.gone()) co_return;
   }
-  http::Response response;
   if (const std::string* error = generation.error()) {
     LOG_ERROR("a request failed in the engine: {}", *error);
-    response = error_response({Problem::kInternal, *error});
-  } else {
-    response.body = format.whole(generation.views(), generation.usage());
+    ApiError failed{Problem::kInternal, *error};
+    co_await respond_error(exchange, std::move(failed));
+    co_return;
   }
+  http::Response response;
+  response.body = format.whole(generation.views(), generation.usage());
   co_await exchange.respond(std::move(response));
 }
 
-http::Task<void> answer_stream(Service& service, http::Exchange& exchange, Generation& generation,
-                               AnswerFormat& format) {
+http::Task<void> begin_stream(http::Exchange& exchange) {
   http::StreamHead head;
   // Proxies must not collect the stream before they pass it on.
   head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
   co_await exchange.begin_stream(std::move(head));
+}
+
+// The head goes out with the first token, so that what fails before is answered by its status; when
+// that takes longer than ping_interval, with the first ping, so that nobody on the way gives up.
+http::Task<void> answer_stream(Service& service, http::Exchange& exchange, Generation& generation,
+                               AnswerFormat& format) {
   std::string out;
   while (!exchange.gone()) {
     generation.pump([&](Generation::Running& running, size_t index, const Delta& delta) {
@@ -231,12 +240,18 @@ http::Task<void> answer_stream(Service& service, http::Exchange& exchange, Gener
     const std::string* error = generation.error();
     if (error != nullptr) {
       LOG_ERROR("a request failed in the engine: {}", *error);
-      format.append_error(out, {Problem::kInternal, *error});
+      ApiError failed{Problem::kInternal, *error};
+      if (out.empty() && !exchange.answered()) {
+        co_await respond_error(exchange, std::move(failed));
+        co_return;
+      }
+      format.append_error(out, failed);
     } else if (generation.finished()) {
       format.append_end(out, generation.usage());
     }
     const bool last = error != nullptr || generation.finished();
     if (!out.empty()) {
+      if (!exchange.answered()) co_await begin_stream(exchange);
       if (!co_await exchange.write(out)) co_return;
       out.clear();
     }
@@ -269,21 +284,18 @@ http::Task<void> generate(Service& service, http::Exchange& exchange, Endpoint e
   std::optional<Outcome> outcome = co_await service.on_worker(exchange, std::move(job));
   if (exchange.gone()) co_return;
   if (!outcome) {
-    ApiError full{Problem::kQueueFull, "Too many requests wait to be read; try again later."};
-    http::Response response = error_response(full);
-    co_await exchange.respond(std::move(response));
+    ApiError full = body_queue_full();
+    co_await respond_error(exchange, std::move(full));
     co_return;
   }
-  if (const auto* error = std::get_if<ApiError>(&*outcome)) {
-    http::Response response = error_response(*error);
-    co_await exchange.respond(std::move(response));
+  if (auto* error = std::get_if<ApiError>(&*outcome)) {
+    co_await respond_error(exchange, std::move(*error));
     co_return;
   }
   Generation generation(service, std::move(std::get<Prepared>(*outcome)),
                         RequestRecord::of(exchange), arrival_us);
-  if (const auto error = generation.submit(exchange.waker())) {
-    http::Response response = error_response(*error);
-    co_await exchange.respond(std::move(response));
+  if (auto error = generation.submit(exchange.waker())) {
+    co_await respond_error(exchange, *std::move(error));
     co_return;
   }
   const GenerateRequest& request = generation.prepared().request;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -18,7 +19,21 @@
 
 namespace api {
 
-enum class Endpoint : uint8_t { kCompletions = 1, kChat = 2, kTokenize = 4, kDetokenize = 8 };
+enum class Endpoint : uint8_t {
+  kCompletions = 1,
+  kChat = 2,
+  kTokenize = 4,
+  kDetokenize = 8,
+  kMessages = 16,     // Anthropic's
+  kCountTokens = 32,  // of a message that kMessages would answer
+  kResponses = 64,
+};
+
+// The prompt is a conversation for the chat template, whatever shape it had in the body.
+constexpr bool is_conversation(Endpoint endpoint) {
+  return endpoint != Endpoint::kCompletions && endpoint != Endpoint::kTokenize &&
+         endpoint != Endpoint::kDetokenize;
+}
 
 // Bounds on what one request may ask for; the numbers are part of the API (docs/api.md).
 inline constexpr int32_t kChoicesMax = 128;  // n, and prompts * n together
@@ -60,7 +75,10 @@ struct GenerateRequest {
   nlohmann::ordered_json tools;
   ToolChoice tool_choice;
   bool parallel_tool_calls = true;
-  std::string reasoning_effort;            // for templates; "" = not given
+  std::string reasoning_effort;  // for templates; "" = not given
+  // Messages and responses: the system text that comes beside the conversation; the parser puts it
+  // in front of `messages`.
+  std::string instructions;
   nlohmann::ordered_json template_kwargs;  // object or null
   nlohmann::ordered_json documents;        // array or null
   std::optional<bool> add_generation_prompt;
@@ -84,6 +102,9 @@ struct GenerateRequest {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage_stats = false;
+
+  // Responses: fields that the answer repeats, as JSON text by their name.
+  std::map<std::string, std::string, std::less<>> echoed;
 
   bool return_token_strs = false;     // tokenize
   std::vector<core::TokenId> tokens;  // detokenize

@@ -9,8 +9,10 @@
 #include <set>
 
 #include "api/fields.h"
+#include "api/parse_anthropic.h"
 #include "api/parse_constraint.h"
 #include "api/parse_messages.h"
+#include "api/parse_responses.h"
 #include "api/parse_tools.h"
 #include "base/log.h"
 
@@ -68,21 +70,21 @@ Failure read_prompt(Value value, Draft& draft) {
   return std::nullopt;
 }
 
-Failure read_stop(Value value, Draft& draft) {
-  std::vector<std::string>& stops = draft.request.stop;
+Failure read_stops(Value value, std::string_view name, std::vector<std::string>& stops) {
   simdjson::dom::array array;
   if (value.get(array) != simdjson::SUCCESS) {
-    if (Failure failure = read_string(value, "stop", stops.emplace_back())) return failure;
+    if (Failure failure = read_string(value, name, stops.emplace_back())) return failure;
   } else {
     for (const Value item : array) {
       if (stops.size() == kStopStringsMax)
-        return invalid("stop", "`stop` takes at most {} strings.", kStopStringsMax);
-      if (Failure failure = read_string(item, "stop", stops.emplace_back())) return failure;
+        return invalid(name, "`{}` takes at most {} strings.", name, kStopStringsMax);
+      if (Failure failure = read_string(item, name, stops.emplace_back())) return failure;
     }
   }
   for (const std::string& stop : stops) {
     if (stop.empty() || stop.size() > kStopStringBytesMax) {
-      return invalid("stop", "Each string of `stop` must have 1 to {} bytes.", kStopStringBytesMax);
+      return invalid(name, "Each string of `{}` must have 1 to {} bytes.", name,
+                     kStopStringBytesMax);
     }
   }
   return std::nullopt;
@@ -150,6 +152,16 @@ Failure read_object(Value value, std::string_view name, nlohmann::ordered_json& 
   return read_free_form(value, name, out);
 }
 
+// Beside what `thinking` has set, whichever comes first.
+Failure read_template_kwargs(Value value, Draft& draft) {
+  nlohmann::ordered_json given;
+  if (Failure failure = read_object(value, "chat_template_kwargs", given)) return failure;
+  nlohmann::ordered_json& all = draft.request.template_kwargs;
+  if (all.is_null()) all = nlohmann::ordered_json::object();
+  all.update(given);
+  return std::nullopt;
+}
+
 Failure read_documents(Value value, Draft& draft) {
   if (!value.is_array())
     return invalid("documents", "`documents` must be an array, got {}.", type_name(value));
@@ -160,15 +172,7 @@ Failure read_documents(Value value, Draft& draft) {
 }
 
 Failure read_reasoning_effort(Value value, Draft& draft) {
-  std::string& effort = draft.request.reasoning_effort;
-  if (Failure failure = read_string(value, "reasoning_effort", effort)) return failure;
-  for (const char* known : {"none", "minimal", "low", "medium", "high", "xhigh"}) {
-    if (effort == known) return std::nullopt;
-  }
-  return invalid(
-      "reasoning_effort",
-      "`reasoning_effort` must be none, minimal, low, medium, high or xhigh, got \"{}\".",
-      clip(effort));
+  return read_effort(value, "reasoning_effort", draft.request.reasoning_effort);
 }
 
 Failure read_model(Value value, Draft& draft) {
@@ -181,7 +185,11 @@ constexpr uint8_t kC = static_cast<uint8_t>(Endpoint::kCompletions);
 constexpr uint8_t kH = static_cast<uint8_t>(Endpoint::kChat);
 constexpr uint8_t kT = static_cast<uint8_t>(Endpoint::kTokenize);
 constexpr uint8_t kD = static_cast<uint8_t>(Endpoint::kDetokenize);
+constexpr uint8_t kM = static_cast<uint8_t>(Endpoint::kMessages);
+constexpr uint8_t kN = static_cast<uint8_t>(Endpoint::kCountTokens);
+constexpr uint8_t kR = static_cast<uint8_t>(Endpoint::kResponses);
 constexpr uint8_t kGenerate = kC | kH;
+constexpr uint8_t kAnswer = kC | kH | kM | kR;
 
 struct Field {
   std::string_view name;
@@ -189,20 +197,46 @@ struct Field {
   Failure (*read)(Value, Draft&);
 };
 
+// Readers that need nothing but the request.
+template <Failure (*kRead)(Value, GenerateRequest&)>
+Failure in_request(Value value, Draft& draft) {
+  return kRead(value, draft.request);
+}
+
 // Null always means "as if absent" and never reaches a reader.
 constexpr Field kFields[] = {
-    {"model", kC | kH | kT | kD, read_model},
+    {"model", 0xFF, read_model},
     {"prompt", kC | kT, read_prompt},
     {"messages", kH | kT, read_messages_field},
+    {"messages", kM | kN, in_request<read_anthropic_messages>},
+    {"system", kM | kN, in_request<read_anthropic_system>},
+    {"tools", kM | kN, in_request<read_anthropic_tools>},
+    {"tool_choice", kM | kN, in_request<read_anthropic_tool_choice>},
+    {"thinking", kM | kN, in_request<read_anthropic_thinking>},
+    {"output_config", kM | kN, in_request<read_anthropic_output_config>},
+    {"stop_sequences", kM,
+     [](Value v, Draft& d) { return read_stops(v, "stop_sequences", d.request.stop); }},
+    {"metadata", kM | kR, in_request<read_metadata>},
+    {"input", kR, in_request<read_responses_input>},
+    {"instructions", kR, in_request<read_responses_instructions>},
+    {"tools", kR, in_request<read_responses_tools>},
+    {"tool_choice", kR, in_request<read_responses_tool_choice>},
+    {"include", kR, in_request<read_responses_include>},
+    {"text", kR, in_request<read_responses_text>},
+    {"reasoning", kR, in_request<read_responses_reasoning>},
+    {"truncation", kR, in_request<read_responses_truncation>},
+    {"store", kR, in_request<read_responses_store>},
+    {"top_logprobs", kR, in_request<read_responses_logprobs>},
+    {"max_output_tokens", kR, in_request<read_responses_max_tokens>},
     {"tokens", kD,
      [](Value v, Draft& d) {
        d.request.has_tokens = true;
        return read_token_ids(v, "tokens", d.vocab_size, SIZE_MAX, d.request.tokens);
      }},
     {"echo", kC, [](Value v, Draft& d) { return read_bool(v, "echo", d.request.echo); }},
-    {"max_tokens", kGenerate,
+    {"max_tokens", kGenerate | kM,
      [](Value v, Draft& d) {
-       const int64_t low = d.request.endpoint == Endpoint::kChat ? 1 : 0;
+       const int64_t low = is_conversation(d.request.endpoint) ? 1 : 0;
        return read_int_as(v, "max_tokens", low, kInt32Max, d.request.max_tokens.emplace());
      }},
     {"max_completion_tokens", kH,
@@ -210,41 +244,41 @@ constexpr Field kFields[] = {
        return read_int_as(v, "max_completion_tokens", 1, kInt32Max,
                           d.max_completion_tokens.emplace());
      }},
-    {"min_tokens", kGenerate,
+    {"min_tokens", kAnswer,
      [](Value v, Draft& d) {
        return read_int_as(v, "min_tokens", 0, kInt32Max, d.request.sampling.min_tokens);
      }},
-    {"temperature", kGenerate,
+    {"temperature", kAnswer,
      [](Value v, Draft& d) {
        return read_float(v, "temperature", {0, 100}, d.request.sampling.temperature);
      }},
-    {"top_p", kGenerate,
+    {"top_p", kAnswer,
      [](Value v, Draft& d) {
        return read_float(v, "top_p", {0, 1, true}, d.request.sampling.top_p);
      }},
-    {"top_k", kGenerate,
+    {"top_k", kAnswer,
      [](Value v, Draft& d) {  // -1 and 0 both mean all
        Failure failure = read_int_as(v, "top_k", -1, kInt32Max, d.request.sampling.top_k);
        d.request.sampling.top_k = std::max(d.request.sampling.top_k, 0);
        return failure;
      }},
-    {"min_p", kGenerate,
+    {"min_p", kAnswer,
      [](Value v, Draft& d) { return read_float(v, "min_p", {0, 1}, d.request.sampling.min_p); }},
-    {"repetition_penalty", kGenerate,
+    {"repetition_penalty", kAnswer,
      [](Value v, Draft& d) {
        return read_float(v, "repetition_penalty", {0, 100, true},
                          d.request.sampling.repetition_penalty);
      }},
-    {"presence_penalty", kGenerate,
+    {"presence_penalty", kAnswer,
      [](Value v, Draft& d) {
        return read_float(v, "presence_penalty", {-2, 2}, d.request.sampling.presence_penalty);
      }},
-    {"frequency_penalty", kGenerate,
+    {"frequency_penalty", kAnswer,
      [](Value v, Draft& d) {
        return read_float(v, "frequency_penalty", {-2, 2}, d.request.sampling.frequency_penalty);
      }},
-    {"logit_bias", kGenerate, read_logit_bias},
-    {"seed", kGenerate,
+    {"logit_bias", kAnswer, read_logit_bias},
+    {"seed", kAnswer,
      [](Value v, Draft& d) {
        return read_int(v, "seed", INT64_MIN, INT64_MAX, d.request.seed.emplace());
      }},
@@ -254,8 +288,8 @@ constexpr Field kFields[] = {
      [](Value v, Draft& d) {
        return read_int_as(v, "best_of", 1, kInt32Max, d.best_of.emplace());
      }},
-    {"stop", kGenerate, read_stop},
-    {"stop_token_ids", kGenerate,
+    {"stop", kGenerate, [](Value v, Draft& d) { return read_stops(v, "stop", d.request.stop); }},
+    {"stop_token_ids", kAnswer,
      [](Value v, Draft& d) {
        return read_token_ids(v, "stop_token_ids", d.vocab_size, kStopTokensMax,
                              d.request.sampling.stop_token_ids);
@@ -264,9 +298,9 @@ constexpr Field kFields[] = {
      [](Value v, Draft& d) {
        return read_bool(v, "include_stop_str_in_output", d.request.include_stop_str_in_output);
      }},
-    {"ignore_eos", kGenerate,
+    {"ignore_eos", kAnswer,
      [](Value v, Draft& d) { return read_bool(v, "ignore_eos", d.request.sampling.ignore_eos); }},
-    {"skip_special_tokens", kGenerate,
+    {"skip_special_tokens", kAnswer,
      [](Value v, Draft& d) {
        return read_bool(v, "skip_special_tokens", d.request.skip_special_tokens);
      }},
@@ -284,16 +318,15 @@ constexpr Field kFields[] = {
        return read_int_as(v, "prompt_logprobs", 0, kLogprobsMax,
                           d.request.prompt_logprobs.emplace());
      }},
-    {"stream", kGenerate,
-     [](Value v, Draft& d) { return read_bool(v, "stream", d.request.stream); }},
+    {"stream", kAnswer, [](Value v, Draft& d) { return read_bool(v, "stream", d.request.stream); }},
     {"stream_options", kGenerate, read_stream_options},
     {"response_format", kGenerate,
      [](Value v, Draft& d) { return read_response_format(v, d.request); }},
     {"structured_outputs", kGenerate,
      [](Value v, Draft& d) { return read_structured_outputs(v, d.request); }},
-    {"cache_salt", kGenerate,
+    {"cache_salt", kAnswer,
      [](Value v, Draft& d) { return read_string(v, "cache_salt", d.request.cache_salt); }},
-    {"user", kGenerate,
+    {"user", kAnswer,
      [](Value v, Draft&) {
        std::string ignored;
        return read_string(v, "user", ignored);
@@ -306,16 +339,13 @@ constexpr Field kFields[] = {
      [](Value v, Draft& d) {
        return read_bool(v, "continue_final_message", d.request.continue_final_message);
      }},
-    {"chat_template_kwargs", kH | kT,
-     [](Value v, Draft& d) {
-       return read_object(v, "chat_template_kwargs", d.request.template_kwargs);
-     }},
+    {"chat_template_kwargs", kH | kT | kM | kN | kR, read_template_kwargs},
     {"documents", kH, read_documents},
     {"tools", kH | kT, [](Value v, Draft& d) { return read_tools(v, d.request.tools); }},
     {"tool_choice", kH,
      [](Value v, Draft& d) { return read_tool_choice(v, d.request.tool_choice); }},
     {"reasoning_effort", kH | kT, read_reasoning_effort},
-    {"parallel_tool_calls", kH,
+    {"parallel_tool_calls", kH | kR,
      [](Value v, Draft& d) {
        return read_bool(v, "parallel_tool_calls", d.request.parallel_tool_calls);
      }},
@@ -356,6 +386,10 @@ constexpr Refused kRefused[] = {
     {"images"},
 };
 constexpr Refused kRefusedInChat[] = {{"echo"}, {"best_of"}};
+// What needs a server that stores, or that runs tools by itself.
+constexpr Refused kRefusedInResponses[] = {
+    {"previous_response_id"}, {"background"}, {"conversation"}, {"prompt"}};
+constexpr Refused kRefusedInMessages[] = {{"container"}, {"mcp_servers"}};
 
 bool asks_for_nothing(Value value, std::string_view harmless) {
   bool flag = false;
@@ -381,7 +415,20 @@ Failure refuse_features(std::string_view name, Value value, Endpoint endpoint, b
     return std::nullopt;
   };
   if (Failure failure = look_up(kRefused)) return failure;
-  return endpoint == Endpoint::kChat ? look_up(kRefusedInChat) : std::nullopt;
+  switch (endpoint) {
+    case Endpoint::kChat:
+      return look_up(kRefusedInChat);
+    case Endpoint::kMessages:
+    case Endpoint::kCountTokens:
+      return look_up(kRefusedInMessages);
+    case Endpoint::kResponses:
+      return look_up(kRefusedInResponses);
+    case Endpoint::kCompletions:
+    case Endpoint::kTokenize:
+    case Endpoint::kDetokenize:
+      break;
+  }
+  return std::nullopt;
 }
 
 void log_unknown(std::string_view name) {
@@ -390,6 +437,33 @@ void log_unknown(std::string_view name) {
   const std::lock_guard lock(mutex);
   if (seen.size() >= kUnknownNamesLogged || name.size() > 64 || !seen.emplace(name).second) return;
   LOG_INFO("ignored an unknown field of a request: {}", nlohmann::json(std::string(name)).dump());
+}
+
+bool is_system(const nlohmann::ordered_json& message) {
+  return message["role"] == "system" || message["role"] == "developer";
+}
+
+// One system message at the front, where every template expects it: the instructions, then the
+// system messages of the conversation. Responses: only those that begin it; a later developer
+// message keeps its place.
+void place_instructions(GenerateRequest& r) {
+  const bool all = r.endpoint != Endpoint::kResponses;
+  std::string& text = r.instructions;
+  nlohmann::ordered_json rest = nlohmann::ordered_json::array();
+  for (nlohmann::ordered_json& message : r.messages) {
+    if (!is_system(message) || (!all && !rest.empty())) {
+      rest.push_back(std::move(message));
+      continue;
+    }
+    const std::string& more = message["content"].get_ref<const std::string&>();
+    if (!text.empty() && !more.empty()) text += '\n';
+    text += more;
+  }
+  if (!text.empty()) {
+    nlohmann::ordered_json front = {{"role", "system"}, {"content", std::move(text)}};
+    rest.insert(rest.begin(), std::move(front));
+  }
+  r.messages = std::move(rest);
 }
 
 // What can only be judged when all fields are known.
@@ -448,7 +522,9 @@ Failure check_required(const GenerateRequest& r) {
   const bool prompt = !r.prompts.empty(), messages = !r.messages.is_null();
   std::string_view missing;
   if (r.endpoint == Endpoint::kCompletions && !prompt) missing = "prompt";
-  if (r.endpoint == Endpoint::kChat && !messages) missing = "messages";
+  if (is_conversation(r.endpoint) && !messages)
+    missing = r.endpoint == Endpoint::kResponses ? "input" : "messages";
+  if (r.endpoint == Endpoint::kMessages && messages && !r.max_tokens) missing = "max_tokens";
   if (r.endpoint == Endpoint::kTokenize && !prompt && !messages) missing = "prompt";
   if (r.endpoint == Endpoint::kDetokenize && !r.has_tokens) missing = "tokens";
   if (missing.empty()) return std::nullopt;
@@ -501,6 +577,9 @@ std::variant<GenerateRequest, ApiError> parse_request(Endpoint endpoint, std::st
     if (Failure failure = read_field(name, value, draft, seen)) return *std::move(failure);
   }
   if (Failure failure = check_required(draft.request)) return *std::move(failure);
+  const bool beside = endpoint == Endpoint::kMessages || endpoint == Endpoint::kCountTokens ||
+                      endpoint == Endpoint::kResponses;
+  if (beside) place_instructions(draft.request);
   if (Failure failure = check_together(draft)) return *std::move(failure);
   return std::move(draft.request);
 }

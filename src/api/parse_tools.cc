@@ -65,18 +65,6 @@ Failure check_tool(Value tool, const std::string& where, std::set<std::string>& 
   return std::nullopt;
 }
 
-// Arguments as templates want them.
-ordered_json arguments_of(std::string_view text) {
-  simdjson::dom::parser parser;
-  Value value;
-  ordered_json out;
-  const bool sound =
-      parser.allocate(std::max<size_t>(text.size(), 64), kJsonDepthMax) == simdjson::SUCCESS &&
-      parser.parse(text.data(), text.size()).get(value) == simdjson::SUCCESS && value.is_object();
-  if (!sound || read_free_form(value, "arguments", out)) return std::string(text);
-  return out;
-}
-
 Failure read_call(Value call, const std::string& where, ordered_json& out) {
   Value function, value;
   if (Failure failure = read_function(call, where, function)) return failure;
@@ -96,12 +84,23 @@ Failure read_call(Value call, const std::string& where, ordered_json& out) {
   const std::string inner = where + ".function.arguments";
   if (value.is_object()) return read_free_form(value, inner, arguments);
   if (Failure failure = read_string(value, inner, text)) return failure;
-  if (text.empty()) return std::nullopt;
-  arguments = arguments_of(text);
+  arguments = call_arguments(text);
   return std::nullopt;
 }
 
 }  // namespace
+
+ordered_json call_arguments(std::string_view text) {
+  if (text.empty()) return ordered_json::object();
+  simdjson::dom::parser parser;
+  Value value;
+  ordered_json out;
+  const bool sound =
+      parser.allocate(std::max<size_t>(text.size(), 64), kJsonDepthMax) == simdjson::SUCCESS &&
+      parser.parse(text.data(), text.size()).get(value) == simdjson::SUCCESS && value.is_object();
+  if (!sound || read_free_form(value, "arguments", out)) return std::string(text);
+  return out;
+}
 
 Failure read_tools(Value value, ordered_json& out) {
   simdjson::dom::array array;

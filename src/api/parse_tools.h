@@ -17,6 +17,10 @@ Failure read_tools(Value value, nlohmann::ordered_json& out);
 // "auto", "none", "required", or {"type": "function", "function": {"name": ...}}.
 Failure read_tool_choice(Value value, ToolChoice& out);
 
+// What templates get of the arguments that a past call has: the object that `text` holds (an empty
+// one of no text), or the text where it holds none, or too large a one.
+nlohmann::ordered_json call_arguments(std::string_view text);
+
 // `tool_calls` of a past message: arguments become the object that their text holds, or stay text
 // where it holds none (or too large a one).
 Failure read_tool_calls(Value value, const std::string& where, nlohmann::ordered_json& out);

@@ -17,7 +17,10 @@ namespace {
 using nlohmann::ordered_json;
 
 Failure check_model(const GenerateRequest& request, const ServedModel& model) {
-  if (request.model.empty() || request.model == model.served_name) return std::nullopt;
+  const auto& others = model.other_names;
+  if (request.model.empty() || request.model == model.served_name ||
+      std::find(others.begin(), others.end(), request.model) != others.end())
+    return std::nullopt;
   return ApiError{Problem::kModelNotFound,
                   fmt::format("The model `{}` does not exist. This server serves `{}`.",
                               clip(request.model), model.served_name),
@@ -140,8 +143,10 @@ Failure tokenize_prompts(GenerateRequest& request, const ServedModel& model, int
 
 // Decides max_tokens, or says by how much the request is over the context.
 Failure fit_context(const GenerateRequest& request, int32_t context_max, PreparedPrompt& prompt) {
-  const bool chat = request.endpoint == Endpoint::kChat;
-  const char* param = chat ? "messages" : "prompt";
+  const bool chat = is_conversation(request.endpoint);
+  const char* param = !chat                                      ? "prompt"
+                      : request.endpoint == Endpoint::kResponses ? "input"
+                                                                 : "messages";
   if (prompt.tokens.empty()) return invalid(param, "`{}` must give at least one token.", param);
   const auto prompt_tokens = static_cast<int64_t>(prompt.tokens.size());
   const int64_t room = context_max - prompt_tokens;
@@ -219,8 +224,21 @@ std::variant<std::string, ApiError> answer_tokenize(std::string_view body, const
   return out + (tokens.empty() ? "[]}" : "]}");
 }
 
+std::variant<std::string, ApiError> answer_count_tokens(std::string_view body,
+                                                        const ServedModel& model,
+                                                        int64_t now_unix_s) {
+  auto parsed = parse_request(Endpoint::kCountTokens, body, model.config.vocab_size);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
+  GenerateRequest& request = std::get<GenerateRequest>(parsed);
+  if (Failure failure = check_model(request, model)) return *std::move(failure);
+  std::vector<PreparedPrompt> prompts;
+  if (Failure failure = tokenize_prompts(request, model, now_unix_s, prompts))
+    return *std::move(failure);
+  return fmt::format(R"({{"input_tokens":{}}})", prompts.front().tokens.size());
+}
+
 std::variant<std::string, ApiError> answer_detokenize(std::string_view body,
-                                                      const ServedModel& model) {
+                                                      const ServedModel& model, int64_t) {
   auto parsed = parse_request(Endpoint::kDetokenize, body, model.config.vocab_size);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
   const GenerateRequest& request = std::get<GenerateRequest>(parsed);

@@ -41,6 +41,11 @@ std::variant<Prepared, ApiError> prepare_generation(Endpoint endpoint, std::stri
 std::variant<std::string, ApiError> answer_tokenize(std::string_view body, const ServedModel& model,
                                                     int64_t now_unix_s);
 std::variant<std::string, ApiError> answer_detokenize(std::string_view body,
-                                                      const ServedModel& model);
+                                                      const ServedModel& model, int64_t now_unix_s);
+
+// /v1/messages/count_tokens: the prompt that /v1/messages would make of it.
+std::variant<std::string, ApiError> answer_count_tokens(std::string_view body,
+                                                        const ServedModel& model,
+                                                        int64_t now_unix_s);
 
 }  // namespace api

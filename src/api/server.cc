@@ -57,7 +57,7 @@ struct Server::State {
 namespace {
 
 void print_ready(const ServerOptions& options, uint16_t port) {
-  std::printf("spillway: serving %s at http://%s:%u\n", options.served_model_name.c_str(),
+  std::printf("spillway: serving %s at http://%s:%u\n", options.served_model_names.front().c_str(),
               options.host.c_str(), port);
   std::fflush(stdout);
 }

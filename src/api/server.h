@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "api/access.h"
 #include "base/result.h"
@@ -39,8 +40,8 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;  // 0 takes a free one
   AccessOptions access;  // REQUIRES: check_access_options() is well
-  std::string
-      served_model_name;  // "model" of answers and /v1/models; other names in requests are refused
+  // REQUIRES: not empty. Requests may use each; answers, logs and metrics show the first.
+  std::vector<std::string> served_model_names;
   std::string version = "0.1.0";  // of /version
   // Names of text/output_parser.h, or auto: what the chat template shows.
   std::string tool_call_parser = "auto";
@@ -52,7 +53,7 @@ struct ServerOptions {
   std::chrono::milliseconds drain_delay{0};  // requests are still taken, after the first signal
   std::chrono::milliseconds shutdown_timeout{30'000};  // running answers, after that
   std::chrono::milliseconds flush_timeout{2'000};  // open connections, once no answer is being made
-  std::chrono::milliseconds ping_interval{15'000};  // comment in a stream that has nothing to say
+  std::chrono::milliseconds ping_interval{10'000};  // in a stream that has nothing to say
   std::chrono::milliseconds stall_timeout{120'000};
   std::chrono::milliseconds stall_grace{60'000};
   // Ends the process after a stall, or when it does not end by itself after the second signal.

@@ -269,19 +269,25 @@ TEST(Chat, StreamHasTheRoleWithTheFirstToken) {
   EXPECT_EQ(chunks[2]["choices"][0]["finish_reason"], "stop");
 }
 
-TEST(Chat, NothingIsSentBeforeTheFirstToken) {
-  TestServer server;
+TEST(Chat, NoChunkIsSentBeforeTheFirstToken) {
+  ServerOptions options = testing::test_options();
+  options.ping_interval = std::chrono::milliseconds(20);
+  TestServer server(options);
   server.engine().hold = true;
   http::testing::RawClient client(server.port());
   client.send(TestServer::post_bytes(
       "/v1/chat/completions",
       R"({"messages":[{"role":"user","content":"a"}],"stream":true,"max_tokens":1})"));
-  const std::string head = client.read_until("\r\n\r\n");
+  const std::string before = client.read_until(": ping\n\n\r\n");
+  EXPECT_EQ(before.find("data:"), std::string::npos);
   const auto running = server.engine().wait_for_submitted(1)[0];
   FakeEngine::push_start(running.request, *running.events, 0);
   FakeEngine::push_token(running.request, *running.events, 'z');
   FakeEngine::push_finish(*running.events, core::FinishReason::kLength);
-  const auto chunks = chunks_of(head + client.read_all(), "chatcmpl-");
+  std::string answer = before + client.read_all();
+  for (size_t at; (at = answer.find("8\r\n: ping\n\n\r\n")) != std::string::npos;)
+    answer.erase(at, 13);
+  const auto chunks = chunks_of(answer, "chatcmpl-");
   ASSERT_EQ(chunks.size(), 1u);
   EXPECT_EQ(chunks[0]["choices"][0]["delta"], json::parse(R"({"role":"assistant","content":"z"})"));
 }
@@ -316,6 +322,50 @@ TEST(Streams, EngineErrorIsAnEventThenDone) {
   EXPECT_EQ(json::parse(events[1])["error"]["code"], "internal_error");
   EXPECT_EQ(events[2], "[DONE]");
   EXPECT_TRUE(server.post("/v1/completions", R"({"prompt":"a"})").starts_with("HTTP/1.1 500"));
+}
+
+// Before the first token the head has not gone out, so a failure still has its status.
+TEST(Streams, FailureBeforeTheFirstTokenHasItsStatus) {
+  TestServer server;
+  server.engine().reply = {};
+  server.engine().fails = "the step failed";
+  for (const auto& [path, body] : {std::pair("/v1/completions", R"({"prompt":"a","stream":true})"),
+                                   std::pair("/v1/responses", R"({"input":"a","stream":true})")}) {
+    const std::string answer = server.post(path, body);
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 500")) << answer;
+    EXPECT_EQ(parsed(answer)["error"]["code"], "internal_error");
+  }
+}
+
+// Once a ping has gone out it cannot: the failure is an event.
+TEST(Streams, FailureBehindAPingIsAnEvent) {
+  ServerOptions options = testing::test_options();
+  options.ping_interval = std::chrono::milliseconds(20);
+  TestServer server(options);
+  server.engine().hold = true;
+  http::testing::RawClient client(server.port());
+  client.send(TestServer::post_bytes("/v1/completions", R"({"prompt":"a","stream":true})"));
+  client.read_until(": ping\n\n");
+  const auto running = server.engine().wait_for_submitted(1)[0];
+  FakeEngine::push_start(running.request, *running.events, 0);
+  FakeEngine::push_finish(*running.events, core::FinishReason::kError, {}, "the step failed");
+  const std::string rest = client.read_all();
+  EXPECT_NE(rest.find("\"internal_error\""), std::string::npos);
+  EXPECT_NE(rest.find("data: [DONE]"), std::string::npos);
+}
+
+// HTTP/1.0 knows no chunks: the stream is as it is, and its end is that of the connection.
+TEST(Streams, Http10IsNotChunked) {
+  TestServer server;
+  const std::string body = R"({"prompt":"a","stream":true})";
+  const std::string answer = server.exchange(
+      "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
+  EXPECT_TRUE(answer.starts_with("HTTP/1.0 200")) << answer;
+  EXPECT_EQ(answer.find("Transfer-Encoding"), std::string::npos);
+  EXPECT_NE(answer.find("Connection: close\r\n"), std::string::npos);
+  EXPECT_EQ(answer.find("\r\n\r\ndata: {"), answer.find("\r\n\r\n"));
+  EXPECT_TRUE(answer.ends_with("data: [DONE]\n\n"));
 }
 
 TEST(Streams, LeavingCancelsWhileNoTokenIsDue) {
@@ -359,22 +409,54 @@ TEST(Tokenize, ThereAndBack) {
       3);
 }
 
+// What is rendered is what the engine gets.
+TEST(Render, TokensAndSamplingOfTheRequest) {
+  TestServer server;
+  const std::string chat =
+      R"({"messages":[{"role":"user","content":"a"}],"temperature":0.1,"max_tokens":7,"seed":3})";
+  const json one = parsed(server.post("/v1/chat/completions/render", chat));
+  EXPECT_TRUE(one["request_id"].get<std::string>().starts_with("chatcmpl-"));
+  EXPECT_EQ(one["model"], "bytes");
+  EXPECT_EQ(one["sampling_params"]["temperature"], 0.1);
+  EXPECT_EQ(one["sampling_params"]["max_tokens"], 7);
+  EXPECT_EQ(one["sampling_params"]["seed"], 3);
+  const std::string many = R"({"prompt":["ab",[1,2]],"stream":true,"cache_salt":"s"})";
+  const json two = parsed(server.post("/v1/completions/render", many));
+  ASSERT_EQ(two.size(), 2u);
+  EXPECT_EQ(two[1]["token_ids"], json({1, 2}));
+  EXPECT_EQ(two[1]["stream"], true);
+  EXPECT_EQ(two[1]["cache_salt"], "s");
+  EXPECT_EQ(server.engine().submitted_count(), 0u);
+  server.post("/v1/chat/completions", chat);
+  server.post("/v1/completions", many);
+  const auto submitted = server.engine().wait_for_submitted(3);
+  ASSERT_EQ(submitted.size(), 3u);
+  EXPECT_EQ(one["token_ids"], json(submitted[0].request.prompt));
+  EXPECT_EQ(two[0]["token_ids"], json(submitted[1].request.prompt));
+  EXPECT_EQ(two[0]["sampling_params"]["max_tokens"], submitted[1].request.sampling.max_tokens);
+  EXPECT_EQ(parsed(server.post("/v1/chat/completions/render", "{}"))["error"]["param"], "messages");
+}
+
 TEST(Paths, ModelsVersionAndMetrics) {
   TestServer server;
   json models = parsed(server.get("/v1/models"));
-  models["data"][0].erase("created");
+  for (json& card : models["data"]) card.erase("created");
   EXPECT_EQ(
       models,
       json::parse(R"({"object":"list","data":[{"id":"bytes","object":"model","owned_by":"spillway",
+    "root":"bytes.gguf","parent":null,"max_model_len":200,"meta":{"n_vocab":260}},
+    {"id":"alias","object":"model","owned_by":"spillway",
     "root":"bytes.gguf","parent":null,"max_model_len":200,"meta":{"n_vocab":260}}]})"));
+  EXPECT_EQ(parsed(server.post("/v1/completions", R"({"model":"alias","prompt":"a"})"))["model"],
+            "bytes");
   EXPECT_EQ(parsed(server.get("/version"))["version"], "0.1.0");
   parsed(server.post("/v1/completions", R"({"prompt":"a"})"));
   const std::string metrics = server.get("/metrics");
   EXPECT_NE(metrics.find("Content-Type: text/plain; version=0.0.4"), std::string::npos);
   EXPECT_NE(metrics.find("vllm:num_requests_running{engine=\"0\",model_name=\"bytes\"} 1"),
             std::string::npos);
-  EXPECT_NE(metrics.find("finished_reason=\"stop\"} 1"), std::string::npos);
-  EXPECT_NE(metrics.find("handler=\"/v1/completions\",status=\"200\"} 1"), std::string::npos);
+  EXPECT_NE(metrics.find("finished_reason=\"stop\"} 2"), std::string::npos);
+  EXPECT_NE(metrics.find("handler=\"/v1/completions\",status=\"200\"} 2"), std::string::npos);
 }
 
 TEST(Paths, PrefixCacheCanBeReset) {

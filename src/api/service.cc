@@ -17,7 +17,9 @@ Service::Service(const ServerOptions& options)
 
 void Service::set_backend(Backend backend) {
   backend_ = std::move(backend);
-  model_.served_name = options_.served_model_name;
+  model_.served_name = options_.served_model_names.front();
+  model_.other_names.assign(options_.served_model_names.begin() + 1,
+                            options_.served_model_names.end());
   model_.path = backend_->model_path;
   model_.created_s = std::time(nullptr);
   model_.context_max = backend_->engine->context_max();

@@ -1,6 +1,7 @@
 // For tests: a small model of bytes, an engine that follows a script, and a server around both.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <atomic>
 #include <condition_variable>
 #include <future>
@@ -8,6 +9,8 @@
 #include <mutex>
 #include <string>
 #include <thread>
+
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "api/server.h"
@@ -82,6 +85,16 @@ class FakeEngine final : public engine::Engine {
   }
   int32_t context_max() const override { return context; }
 
+  // From now on replies so, byte by byte, and ends.
+  void say(std::string_view text) {
+    reply.assign(reinterpret_cast<const unsigned char*>(text.data()),
+                 reinterpret_cast<const unsigned char*>(text.data()) + text.size());
+    reply.push_back(kEnd);
+  }
+  size_t submitted_count() {
+    const std::lock_guard lock(mutex_);
+    return submitted_.size();
+  }
   // Waits until `count` sequences have been submitted.
   std::vector<Sequence> wait_for_submitted(size_t count) {
     std::unique_lock lock(mutex_);
@@ -171,7 +184,7 @@ class FakeEngine final : public engine::Engine {
 inline ServerOptions test_options() {
   ServerOptions options;
   options.port = 0;
-  options.served_model_name = "bytes";
+  options.served_model_names = {"bytes", "alias"};
   options.handle_signals = false;
   options.on_ready = [](uint16_t) {};
   options.limits.body_bytes_max = 100'000;
@@ -264,6 +277,24 @@ inline std::string body_of(const std::string& answer) {
     if (length == 0) break;
   }
   return out;
+}
+
+// The events of a stream whose events have names, as JSON; checks the framing, and that each name
+// is the event's type.
+inline std::vector<nlohmann::json> typed_events_of(const std::string& answer) {
+  std::vector<nlohmann::json> events;
+  std::string body = body_of(answer);
+  while (!body.empty()) {
+    const size_t line = body.find("\ndata: "), end = body.find("\n\n");
+    if (!body.starts_with("event: ") || line >= end || end == std::string::npos) {
+      ADD_FAILURE() << "not an event with a name: " << body;
+      break;
+    }
+    events.push_back(nlohmann::json::parse(body.substr(line + 7, end - line - 7)));
+    EXPECT_EQ(events.back()["type"], body.substr(7, line - 7));
+    body.erase(0, end + 2);
+  }
+  return events;
 }
 
 }  // namespace api::testing

@@ -14,6 +14,14 @@ inline void append_event(std::string& out, std::string_view data) {
   out += "\n\n";
 }
 
+// The same with a name, for the APIs whose events have types.
+inline void append_event(std::string& out, std::string_view name, std::string_view data) {
+  out += "event: ";
+  out += name;
+  out += '\n';
+  append_event(out, data);
+}
+
 // The event that ends every stream, also one that failed.
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
 // A comment that clients skip: keeps proxies from closing a stream that has nothing to say yet.

@@ -6,6 +6,7 @@
 
 #include "api/errors.h"
 #include "api/prepare.h"
+#include "api/render.h"
 #include "text/byte_level.h"
 #include "text/utf8.h"
 
@@ -55,10 +56,15 @@ void check_error(const std::variant<T, api::ApiError>& outcome) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 4) {
+  constexpr api::Endpoint kGenerating[] = {api::Endpoint::kCompletions, api::Endpoint::kChat,
+                                           api::Endpoint::kMessages, api::Endpoint::kResponses};
+  constexpr size_t kPlaces[] = {0, 1, SIZE_MAX, SIZE_MAX, 2, 3, SIZE_MAX, SIZE_MAX};
+  switch (data[0] % 8) {
     case 0:
-    case 1: {
-      const auto endpoint = data[0] % 4 == 0 ? api::Endpoint::kCompletions : api::Endpoint::kChat;
+    case 1:
+    case 4:
+    case 5: {
+      const api::Endpoint endpoint = kGenerating[kPlaces[data[0] % 8]];
       const auto outcome = api::prepare_generation(endpoint, body, byte_model(), 0);
       check_error(outcome);
       if (const auto* prepared = std::get_if<api::Prepared>(&outcome)) {
@@ -73,8 +79,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 2:
       check_error(api::answer_tokenize(body, byte_model(), 0));
       break;
+    case 6:
+      check_error(api::answer_count_tokens(body, byte_model(), 0));
+      break;
+    case 7:
+      check_error(api::answer_render(api::Endpoint::kChat, body, byte_model(), 0, "id"));
+      break;
     default:
-      check_error(api::answer_detokenize(body, byte_model()));
+      check_error(api::answer_detokenize(body, byte_model(), 0));
       break;
   }
   return 0;
