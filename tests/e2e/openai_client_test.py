@@ -172,6 +172,29 @@ class Chat(WithServer):
         fields["messages"] = [*weather.messages(), choice.message, {"role": "tool", "tool_call_id": call.id, "content": "sunny"}]
         self.assertIn("sunny", self.client.chat.completions.create(**fields).choices[0].message.content)
 
+    def test_json_schema_whole_and_streamed(self):
+        schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}, "large": {"type": "boolean"}},
+                  "required": ["city", "large"], "additionalProperties": False}
+        fields = {"model": self.name, "messages": [{"role": "user", "content": "Name the capital of France."}], "temperature": 0,
+                  "max_completion_tokens": 64, "response_format": {"type": "json_schema", "json_schema": {
+                      "name": "city", "schema": schema, "strict": True}}}
+        choice = self.client.chat.completions.create(**fields).choices[0]
+        self.assertEqual(choice.finish_reason, "stop")
+        answer = json.loads(choice.message.content)
+        self.assertEqual({name: type(value) for name, value in answer.items()}, {"city": str, "large": bool})
+        with self.client.chat.completions.stream(**fields) as stream:
+            streamed = stream.get_final_completion().choices[0]
+        self.assertEqual((streamed.message.content, streamed.finish_reason), (choice.message.content, "stop"))
+
+    def test_tools_that_must_be_called_are(self):
+        fields = {"model": self.name, "messages": [{"role": "user", "content": "Good morning!"}], "tools": [weather.TOOL], "temperature": 0,
+                  "max_completion_tokens": 64}
+        for tool_choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+            with self.subTest(tool_choice):
+                choice = self.client.chat.completions.create(**fields, tool_choice=tool_choice).choices[0]
+                (call, *_) = choice.message.tool_calls
+                self.assertEqual((call.function.name, list(json.loads(call.function.arguments))), ("get_weather", ["city"]))
+
     def test_tools_that_must_not_be_called_are_not(self):
         answer = self.client.chat.completions.create(model=self.name, messages=weather.messages(), tools=[weather.TOOL], tool_choice="none",
                                                      temperature=0, max_completion_tokens=32)
