@@ -59,6 +59,14 @@ class Litellm(unittest.TestCase):
         (streamed,) = built.message.tool_calls
         self.assertEqual((streamed.function.name, streamed.function.arguments), (call.function.name, call.function.arguments))
 
+    def test_json_schema(self):
+        schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"], "additionalProperties": False}
+        asked = {"type": "json_schema", "json_schema": {"name": "city", "schema": schema, "strict": True}}
+        whole = self.ask(ASKED, response_format=asked).choices[0]
+        self.assertEqual((whole.finish_reason, list(json.loads(whole.message.content))), ("stop", ["city"]))
+        chunks = self.ask(ASKED, response_format=asked, stream=True)
+        self.assertEqual("".join(c.choices[0].delta.content or "" for c in chunks if c.choices), whole.message.content)
+
     def test_results_of_tools_reach_the_model(self):
         call = self.ask(weather.messages(), tools=[weather.TOOL]).choices[0].message
         messages = [*weather.messages(), call.model_dump(),

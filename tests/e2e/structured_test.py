@@ -73,6 +73,7 @@ class StructuredOutput(unittest.TestCase):
 
     def complete(self, constraint=None, response_format=None, **fields):
         extra = {"structured_outputs": constraint} if constraint else {"response_format": response_format}
+        extra |= {name: fields.pop(name) for name in ("min_tokens",) if name in fields}  # not OpenAI's
         given = {"model": self.name, "prompt": "It is", "max_tokens": 300, "temperature": 1.5, "seed": SEED, **fields}
         return self.client.completions.create(**given, extra_body=extra)
 
