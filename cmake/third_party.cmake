@@ -14,7 +14,8 @@ target_include_directories(xgrammar SYSTEM PUBLIC ${xgrammar_dir}/include ${xgra
 target_compile_definitions(xgrammar PUBLIC XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
 # Errors and warnings come to src/grammar/library_log.cc.
 target_compile_definitions(xgrammar PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1)
-target_compile_features(xgrammar PRIVATE cxx_std_17)
+# Its own standard: as C++20 clang looks into variants of types that are not complete yet.
+set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17)
 target_compile_options(xgrammar PRIVATE -w $<$<CONFIG:Release>:-O2>)
 target_link_libraries(xgrammar PUBLIC Threads::Threads)
 if(SPILLWAY_SANITIZE)
