@@ -4,10 +4,13 @@
 The conversation is recorded: what the assistant says and calls, and what its tools return (pages of a document of the 32k needle
 set). Each turn sends all of it so far, as agents do, and asks for a few tokens. Past calls must be rendered to the very tokens
 they were rendered to before, or the cache would lose everything behind the first difference: a turn may miss one page of the
-prompt before it, no more. Tried with a template that knows tools, with reasoning between the calls, and with one that does not.
+prompt before it, no more. Tried with a template that knows tools, with reasoning between the calls, with one that does not, and
+through the Messages API with a system block that is another one in each request. The model is tiny and random: what it answers
+is not part of the conversation.
 """
 
 import json
+import tempfile
 import unittest
 
 import serving
@@ -79,9 +82,48 @@ class Chat:
         return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
 
 
+class Messages:
+    """The same through /v1/messages without the reasoning, with a system block that changes each time, as one agent sends it."""
+
+    path = "/v1/messages"
+
+    def __init__(self):
+        self.body = {"messages": [], "max_tokens": 4, "temperature": 0, "tools": [
+            {"name": tool["function"]["name"], "description": tool["function"]["description"],
+             "input_schema": tool["function"]["parameters"]} for tool in TOOLS]}
+
+    def add(self, messages):
+        for message in messages:
+            content = message["content"]
+            if message["role"] == "system":
+                self.system = content
+            elif message["role"] == "user":
+                self.body["messages"].append({"role": "user", "content": content})
+            elif message["role"] == "assistant":
+                blocks = [{"type": "text", "text": content}] if content else []
+                blocks += [{"type": "tool_use", "id": call["id"], "name": call["function"]["name"],
+                            "input": json.loads(call["function"]["arguments"])} for call in message["tool_calls"]]
+                self.body["messages"].append({"role": "assistant", "content": blocks})
+            else:
+                block = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": content}
+                if isinstance(self.body["messages"][-1]["content"], list) and self.body["messages"][-1]["role"] == "user":
+                    self.body["messages"][-1]["content"].append(block)
+                else:
+                    self.body["messages"].append({"role": "user", "content": [block]})
+        self.body["system"] = [{"type": "text", "text": f"x-anthropic-billing-header: cch={len(self.body['messages']):x};"},
+                               {"type": "text", "text": self.system}]
+
+    @staticmethod
+    def usage(answer):
+        """(prompt tokens, those of them that were cached); here input_tokens are those that were not."""
+        usage = answer["usage"]
+        return usage["input_tokens"] + usage["cache_read_input_tokens"], usage["cache_read_input_tokens"]
+
+
 class AgentConversation(unittest.TestCase):
     def follow(self, client, *options):
-        with serving.Server(serving.LONGNEEDLE, "--max-model-len", "36000", *options) as server:
+        with tempfile.TemporaryDirectory() as folder, \
+                serving.Server(*serving.tiny_model(folder, max_model_len=36000), *options) as server:
             before = 0
             for number, new in enumerate(conversation(page_bytes=5200)):
                 client.add(new)
@@ -98,6 +140,9 @@ class AgentConversation(unittest.TestCase):
 
     def test_chat_template_with_tools_and_reasoning(self):
         self.follow(Chat(), "--chat-template", WITH_TOOLS)
+
+    def test_messages_template_with_tools(self):
+        self.follow(Messages(), "--chat-template", WITH_TOOLS)
 
 
 if __name__ == "__main__":

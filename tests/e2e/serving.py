@@ -23,7 +23,7 @@ def smollm2():
     return "smollm2" if done.returncode == 0 else None
 
 
-def tiny_model(folder):
+def tiny_model(folder, max_model_len=1024):
     """Writes the config.json of a model that costs next to nothing, and a tokenizer, into `folder`: for tests of the server and not
     of the model. Returns the arguments to serve it with."""
     tokenizer = TOP / "models/longneedle"
@@ -31,7 +31,7 @@ def tiny_model(folder):
     config.update(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=32, intermediate_size=128)
     (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
     shutil.copy(tokenizer / "tokenizer.json", folder)
-    return [str(folder), "--load-format", "dummy", "--device", "cpu", "--max-model-len", "1024"]
+    return [str(folder), "--load-format", "dummy", "--device", "cpu", "--max-model-len", str(max_model_len)]
 
 
 def free_port():
