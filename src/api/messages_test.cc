@@ -113,6 +113,34 @@ TEST(MessagesRequest, FieldsHaveOnePlaceWithThoseOfChats) {
   EXPECT_EQ(r.reasoning_effort, "low");
 }
 
+TEST(MessagesRequest, FormatConstrainsTheText) {
+  const std::string user = R"([{"role":"user","content":"a"}])";
+  const auto config = [&](const std::string& format) {
+    return with_messages(user, R"(,"output_config":{"effort":"low","format":)" + format + "}");
+  };
+  const GenerateRequest r =
+      parse(config(R"({"type":"json_schema","schema":{"type":"object","x":[1]}})"));
+  ASSERT_TRUE(r.constraint.has_value());
+  EXPECT_EQ(r.constraint->field, "output_config.format");
+  EXPECT_EQ(r.constraint->spec.kind, grammar::Spec::Kind::kJsonSchema);
+  EXPECT_EQ(r.constraint->spec.text, R"({"type":"object","x":[1]})");
+  EXPECT_TRUE(r.constraint->spec.closed);
+  EXPECT_EQ(r.reasoning_effort, "low");
+  EXPECT_FALSE(parse(config("null")).constraint);
+  for (const auto& [format, param] : std::vector<std::pair<const char*, const char*>>{
+           {"7", "output_config.format"},
+           {"{}", "output_config.format"},
+           {R"({"type":"text"})", "output_config.format"},
+           {R"({"type":"json_object"})", "output_config.format"},
+           {R"({"type":"json_schema"})", "output_config.format"},
+           {R"({"type":"json_schema","schema":null})", "output_config.format"},
+           {R"({"type":"json_schema","schema":[]})", "output_config.format.schema"}}) {
+    const ApiError error = refused(config(format));
+    EXPECT_EQ(error.problem, Problem::kInvalidValue) << format;
+    EXPECT_EQ(error.param, param) << format;
+  }
+}
+
 TEST(MessagesRequest, RefusalsNameTheField) {
   const auto expect = [](const std::string& body, Problem problem, const char* param) {
     const ApiError error = refused(body);

@@ -1,5 +1,6 @@
 #include "api/parse_anthropic.h"
 
+#include "api/parse_constraint.h"
 #include "api/parse_tools.h"
 
 namespace api {
@@ -289,9 +290,8 @@ Failure read_anthropic_output_config(Value value, GenerateRequest& request) {
     return invalid("output_config", "`output_config` must be an object, got {}.", type_name(value));
   Value field;
   if (value.at_key("format").get(field) == simdjson::SUCCESS && !field.is_null()) {
-    return ApiError{Problem::kUnsupportedParameter,
-                    "`output_config.format` is not supported by this server.",
-                    "output_config.format"};
+    if (Failure failure = read_text_format(field, "output_config.format", true, request))
+      return failure;
   }
   if (value.at_key("effort").get(field) != simdjson::SUCCESS || field.is_null())
     return std::nullopt;

@@ -21,7 +21,7 @@ Failure read_anthropic_tool_choice(Value value, GenerateRequest& request);
 // `thinking`: sets `enable_thinking` for the template.
 Failure read_anthropic_thinking(Value value, GenerateRequest& request);
 
-// `output_config`: `effort` is what reasoning_effort is to chats. Errors: a `format`.
+// `output_config`: `effort` is what reasoning_effort is to chats, `format` what response_format is.
 Failure read_anthropic_output_config(Value value, GenerateRequest& request);
 
 }  // namespace api

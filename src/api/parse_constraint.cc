@@ -54,18 +54,18 @@ Failure read_choices(Value value, Spec& spec) {
   return std::nullopt;
 }
 
-Failure read_json_schema(Value value, Spec& spec) {
+// `schema` and `strict` of the object at `where`, a part of `field`.
+Failure read_schema_of(Value value, const std::string& where, std::string_view field, Spec& spec) {
   Value schema;
   if (!value.is_object() || value.at_key("schema").get(schema) != simdjson::SUCCESS ||
       schema.is_null()) {
-    return invalid("response_format", "`response_format.json_schema.schema` is required.");
+    return invalid(field, "`{}.schema` is required.", where);
   }
-  if (Failure failure = read_json(schema, "response_format.json_schema.schema", spec))
-    return failure;
+  if (Failure failure = read_json(schema, where + ".schema", spec)) return failure;
   Value strict;
   if (value.at_key("strict").get(strict) != simdjson::SUCCESS || strict.is_null())
     return std::nullopt;
-  return read_bool(strict, "response_format.json_schema.strict", spec.closed);
+  return read_bool(strict, where + ".strict", spec.closed);
 }
 
 bool is_option(std::string_view key) {
@@ -112,7 +112,9 @@ Failure read_response_format(Value value, GenerateRequest& request) {
     Value schema;
     if (value.at_key("json_schema").get(schema) != simdjson::SUCCESS)
       return invalid("response_format", "`response_format.json_schema` is required.");
-    if (Failure failure = read_json_schema(schema, spec)) return failure;
+    if (Failure failure =
+            read_schema_of(schema, "response_format.json_schema", "response_format", spec))
+      return failure;
     return set_constraint(request, "response_format", std::move(spec));
   }
   if (type == "structural_tag") return not_supported("response_format");
@@ -120,6 +122,22 @@ Failure read_response_format(Value value, GenerateRequest& request) {
                  "`response_format.type` must be text, json_object or json_schema, "
                  "got {}.",
                  clip(type));
+}
+
+Failure read_text_format(Value value, std::string_view field, bool only_schema,
+                         GenerateRequest& request) {
+  std::string_view type;
+  if (!value.is_object() || value.at_key("type").get(type) != simdjson::SUCCESS)
+    return invalid(field, "`{}` must be an object with a string `type`.", field);
+  Spec spec;
+  if (type == "json_schema") {
+    if (Failure failure = read_schema_of(value, std::string(field), field, spec)) return failure;
+    return set_constraint(request, field, std::move(spec));
+  }
+  if (!only_schema && type == "text") return std::nullopt;
+  if (!only_schema && type == "json_object") return set_constraint(request, field, std::move(spec));
+  return invalid(field, "`{}.type` must be {}, got {}.", field,
+                 only_schema ? "json_schema" : "text, json_object or json_schema", clip(type));
 }
 
 Failure read_structured_outputs(Value value, GenerateRequest& request) {

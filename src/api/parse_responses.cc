@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "api/parse_constraint.h"
 #include "api/parse_tools.h"
 
 namespace api {
@@ -287,12 +288,7 @@ Failure read_responses_text(Value value, GenerateRequest& request) {
   Value format;
   if (value.at_key("format").get(format) != simdjson::SUCCESS || format.is_null())
     return std::nullopt;
-  std::string_view type;
-  if (!format.is_object() || format.at_key("type").get(type) != simdjson::SUCCESS)
-    return invalid("text.format", "`text.format` must be an object with a string `type`.");
-  if (type == "text") return std::nullopt;
-  return ApiError{Problem::kUnsupportedParameter,
-                  "`text.format` other than {\"type\": \"text\"} is not supported.", "text.format"};
+  return read_text_format(format, "text.format", false, request);
 }
 
 Failure read_responses_reasoning(Value value, GenerateRequest& request) {

@@ -60,6 +60,40 @@ TEST(ResponsesRequest, ToolsAreNestedAsChatsHaveThem) {
   EXPECT_FALSE(r.parallel_tool_calls);
 }
 
+TEST(ResponsesRequest, FormatConstrainsTheText) {
+  using Kind = grammar::Spec::Kind;
+  const auto asking = [](const std::string& format) {
+    return R"({"input":"a","text":{"verbosity":"low","format":)" + format + "}}";
+  };
+  for (const char* format : {"null", R"({"type":"text"})"})
+    EXPECT_FALSE(parse(asking(format)).constraint) << format;
+  GenerateRequest r = parse(asking(R"({"type":"json_object"})"));
+  ASSERT_TRUE(r.constraint.has_value());
+  EXPECT_EQ(r.constraint->field, "text.format");
+  EXPECT_EQ(r.constraint->spec.kind, Kind::kJsonObject);
+  r = parse(asking(R"({"type":"json_schema","name":"n","schema":{"type":"object","x":[1]}})"));
+  ASSERT_TRUE(r.constraint.has_value());
+  EXPECT_EQ(r.constraint->spec.kind, Kind::kJsonSchema);
+  EXPECT_EQ(r.constraint->spec.text, R"({"type":"object","x":[1]})");
+  EXPECT_TRUE(r.constraint->spec.closed);
+  r = parse(asking(R"({"type":"json_schema","name":"n","schema":{},"strict":false})"));
+  ASSERT_TRUE(r.constraint.has_value());
+  EXPECT_FALSE(r.constraint->spec.closed);
+  for (const auto& [format, param] : std::vector<std::pair<const char*, const char*>>{
+           {"7", "text.format"},
+           {"{}", "text.format"},
+           {R"({"type":"grammar"})", "text.format"},
+           {R"({"type":"json_schema","name":"n"})", "text.format"},
+           {R"({"type":"json_schema","schema":[]})", "text.format.schema"},
+           {R"({"type":"json_schema","schema":{},"strict":1})", "text.format.strict"}}) {
+    auto outcome = parse_request(Endpoint::kResponses, asking(format), testing::kVocab);
+    const auto* error = std::get_if<ApiError>(&outcome);
+    ASSERT_NE(error, nullptr) << format;
+    EXPECT_EQ(error->problem, Problem::kInvalidValue) << format;
+    EXPECT_EQ(error->param, param) << format;
+  }
+}
+
 TEST(ResponsesRequest, WhatNeedsAStoreIsRefusedByName) {
   const auto expect = [](const std::string& more, Problem problem, const char* param) {
     auto outcome =

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The anthropic package against a running server: messages whole and streamed, tools and their results, counted tokens, clients that
-leave, and errors as its exceptions."""
+"""The anthropic package against a running server: messages whole and streamed, tools and their results, JSON schemas, counted tokens,
+clients that leave, and errors as its exceptions."""
 
 import asyncio
+import json
 import unittest
 
 import serving
@@ -68,6 +69,20 @@ class Anthropic(unittest.TestCase):
         result = {"type": "tool_result", "tool_use_id": call.id, "content": [{"type": "text", "text": "sunny"}]}
         messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": [result]}]
         self.assertIn("sunny", self.ask(messages, tools=[TOOL]).content[0].text)
+
+    def test_json_schema_whole_and_streamed(self):
+        schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}, "large": {"type": "boolean"}},
+                  "required": ["city", "large"], "additionalProperties": False}
+        asked = {"output_config": {"format": {"type": "json_schema", "schema": schema}}, "max_tokens": 64}
+        whole = self.ask(ASKED, **asked)
+        self.assertEqual(whole.stop_reason, "end_turn")
+        answer = json.loads(whole.content[0].text)
+        self.assertEqual({name: type(value) for name, value in answer.items()}, {"city": str, "large": bool})
+        with self.client.messages.stream(**self.fields(ASKED, **asked)) as stream:
+            self.assertEqual(stream.get_final_message().content[0].text, whole.content[0].text)
+        with self.assertRaises(anthropic.BadRequestError) as caught:
+            self.ask(ASKED, output_config={"format": {"type": "json_schema", "schema": {"not": {}}}})
+        self.assertIn("output_config.format", caught.exception.body["error"]["message"])
 
     def test_tokens_are_counted_as_used(self):
         counted = self.client.messages.count_tokens(model="ours", messages=ASKED)

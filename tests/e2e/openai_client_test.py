@@ -186,6 +186,18 @@ class Chat(WithServer):
             streamed = stream.get_final_completion().choices[0]
         self.assertEqual((streamed.message.content, streamed.finish_reason), (choice.message.content, "stop"))
 
+    def test_responses_follow_a_json_schema(self):
+        schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}, "large": {"type": "boolean"}},
+                  "required": ["city", "large"], "additionalProperties": False}
+        asked = {"format": {"type": "json_schema", "name": "city", "schema": schema, "strict": True}}
+        fields = {"model": self.name, "input": "Name the capital of France.", "temperature": 0, "max_output_tokens": 64, "text": asked}
+        whole = self.client.responses.create(**fields)
+        self.assertEqual((whole.status, whole.text.format.type), ("completed", "json_schema"))
+        answer = json.loads(whole.output_text)
+        self.assertEqual({name: type(value) for name, value in answer.items()}, {"city": str, "large": bool})
+        with self.client.responses.stream(**fields) as stream:
+            self.assertEqual(stream.get_final_response().output_text, whole.output_text)
+
     def test_tools_that_must_be_called_are(self):
         fields = {"model": self.name, "messages": [{"role": "user", "content": "Good morning!"}], "tools": [weather.TOOL], "temperature": 0,
                   "max_completion_tokens": 64}
