@@ -133,6 +133,7 @@ TEST(ParseRequest, Prompts) {
   for (int i = 0; i < kChoicesMax - 1; ++i) many += ",\"a\"";
   good(Endpoint::kCompletions, prompt(many + "]"));
   expect_error(Endpoint::kCompletions, prompt(many + ",\"a\"]"), Problem::kInvalidValue, "prompt");
+  EXPECT_EQ(good(Endpoint::kCompletions, R"({"n":64,"prompt":["a","b"]})").n, 64);
   expect_error(Endpoint::kCompletions, R"({"n":65,"prompt":["a","b"]})", Problem::kInvalidValue,
                "n");
 }
@@ -145,10 +146,15 @@ TEST(ParseRequest, Stops) {
   EXPECT_EQ(good("\"stop\":[" + sixteen + "]").stop.size(), 16u);
   bad("\"stop\":[" + sixteen + ",\"a\"]", "stop");
   bad(R"("stop":"")", "stop");
-  bad("\"stop\":\"" + std::string(1025, 'a') + "\"", "stop");
+  good("\"stop\":\"" + std::string(kStopStringBytesMax, 'a') + "\"");
+  bad("\"stop\":\"" + std::string(kStopStringBytesMax + 1, 'a') + "\"", "stop");
   bad(R"("stop":1)", "stop");
   bad(R"("stop":["a",1])", "stop");
   EXPECT_EQ(good(R"("stop_token_ids":[0,99])").sampling.stop_token_ids.size(), 2u);
+  std::string ids = "7";
+  for (size_t i = 1; i < kStopTokensMax; ++i) ids += ",7";
+  good("\"stop_token_ids\":[" + ids + "]");
+  bad("\"stop_token_ids\":[" + ids + ",7]", "stop_token_ids");
   bad(R"("stop_token_ids":[100])", "stop_token_ids");
   bad(R"("stop_token_ids":7)", "stop_token_ids");
 }
@@ -161,6 +167,15 @@ TEST(ParseRequest, LogitBias) {
                             R"({"5":101})", R"({"5":"a"})", "[]", "3"}) {
     bad(std::string("\"logit_bias\":") + value, "logit_bias");
   }
+  const auto biased = [](size_t count) {
+    std::string body = R"({"prompt":"p","logit_bias":{"0":1)";
+    for (size_t id = 1; id < count; ++id) body += ",\"" + std::to_string(id) + "\":1";
+    return parse_request(Endpoint::kCompletions, body + "}}", kLogitBiasMax + 1);
+  };
+  EXPECT_TRUE(std::holds_alternative<GenerateRequest>(biased(kLogitBiasMax)));
+  const auto over = biased(kLogitBiasMax + 1);
+  ASSERT_TRUE(std::holds_alternative<ApiError>(over));
+  EXPECT_EQ(std::get<ApiError>(over).param, "logit_bias");
 }
 
 TEST(ParseRequest, StreamOptions) {
@@ -309,8 +324,11 @@ TEST(ParseRequest, HostileJson) {
   }
   malformed(std::string("{\"prompt\":\"a\0b\"}", 16));
   malformed("{\"x\":" + std::string(100'000, '[') + "}");
-  malformed("{\"x\":" + std::string(65, '[') + std::string(65, ']') + ",\"prompt\":\"a\"}");
-  good("\"x\":" + std::string(60, '[') + std::string(60, ']'));
+  const auto nested = [](size_t depth) {  // of which the body itself is one
+    return "\"x\":" + std::string(depth - 1, '[') + std::string(depth - 1, ']');
+  };
+  malformed(completion(nested(kJsonDepthMax + 1)));
+  good(nested(kJsonDepthMax));
   good(R"("x":123456789012345678)");
   malformed(R"({"prompt":"a","x":)" + std::string(400, '9') + "}");
 }
