@@ -197,7 +197,8 @@ void AccessPolicy::set_route(std::string path, Access access) {
   CHECK(added || at->second == access, "{} has two kinds of access", at->first);
 }
 
-http::Verdict AccessPolicy::judge(const http::Request& head, std::string_view route) const {
+http::Verdict AccessPolicy::judge(const http::Request& head, std::string_view route,
+                                  std::string_view request_id) const {
   http::Verdict verdict;
   const auto entry = routes_.find(route);
   const Access access = entry == routes_.end() ? Access::kKeyed : entry->second;
@@ -216,7 +217,7 @@ http::Verdict AccessPolicy::judge(const http::Request& head, std::string_view ro
   } else {
     error = refusal(head, access);
   }
-  if (error) verdict.answer = error_response(*error, error_shape_of(head.path));
+  if (error) verdict.answer = error_response(*error, error_shape_of(head.path), request_id);
   return verdict;
 }
 

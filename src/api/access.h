@@ -56,8 +56,10 @@ class AccessPolicy {
   // REQUIRES: before the server runs.
   void set_route(std::string path, Access access);
 
-  // Refuses or not, and the headers of whatever answer follows. `route` is a registered path or "".
-  http::Verdict judge(const http::Request& head, std::string_view route) const;
+  // Refuses or not, and the headers of whatever answer follows. `route` is a registered path or "";
+  // `request_id`: for refusals of Anthropic's shape, "" = null.
+  http::Verdict judge(const http::Request& head, std::string_view route,
+                      std::string_view request_id = "") const;
 
   bool asks_for_keys() const { return !keys_.empty(); }
 

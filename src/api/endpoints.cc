@@ -216,9 +216,13 @@ http::Router make_router(Service& service) {
 }
 
 http::Verdict judge(Service& service, const http::Request& head, std::string_view route) {
-  http::Verdict verdict = service.access().judge(head, route);
-  if (verdict.answer)
-    verdict.answer->headers.push_back({"x-request-id", request_id_of(service, head)});
+  // Only this shape repeats the id in its body; the others need one when they are refused.
+  const bool in_body = error_shape_of(head.path) == ErrorShape::kAnthropic;
+  std::string id = in_body ? request_id_of(service, head) : "";
+  http::Verdict verdict = service.access().judge(head, route, id);
+  if (!verdict.answer) return verdict;
+  if (!in_body) id = request_id_of(service, head);
+  verdict.answer->headers.push_back({"x-request-id", std::move(id)});
   return verdict;
 }
 

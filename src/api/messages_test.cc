@@ -274,6 +274,27 @@ TEST(Messages, ErrorsHaveAnthropicsShape) {
   EXPECT_EQ(events.back()["error"]["type"], "api_error");
 }
 
+// Who is refused for the head alone can name the request too: by the id given, or a new one.
+TEST(Messages, RefusalsOfAccessCarryTheRequestId) {
+  ServerOptions options = testing::test_options();
+  TestServer open(options);
+  options.access.api_keys = {"secret"};
+  TestServer keyed(options);
+  const auto refused = [](TestServer& server, const std::string& more, const char* status) {
+    const std::string answer =
+        server.exchange("POST /v1/messages HTTP/1.1\r\nConnection: close\r\nContent-Length: 2\r\n" +
+                        more + "\r\n{}");
+    EXPECT_TRUE(answer.starts_with(std::string("HTTP/1.1 ") + status)) << answer;
+    const std::string id = json::parse(body_of(answer))["request_id"].get<std::string>();
+    EXPECT_NE(answer.find("x-request-id: " + id + "\r\n"), std::string::npos) << answer;
+    return id;
+  };
+  EXPECT_EQ(refused(keyed, "Host: localhost\r\nx-request-id: r1\r\n", "401"), "r1");
+  EXPECT_EQ(refused(open, "Host: evil.example\r\nx-request-id: r2\r\n", "403"), "r2");
+  EXPECT_EQ(refused(open, "Host: localhost\r\nx-request-id: r3\r\n", "415"), "r3");
+  EXPECT_FALSE(refused(keyed, "Host: localhost\r\n", "401").empty());
+}
+
 TEST(Messages, PingsAreEvents) {
   ServerOptions options = testing::test_options();
   options.ping_interval = std::chrono::milliseconds(20);
