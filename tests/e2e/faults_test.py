@@ -73,7 +73,7 @@ class Signals(unittest.TestCase):
         return server
 
     def test_sigterm_finishes_what_runs_and_takes_nothing_new(self):
-        server = self.start()
+        server = self.start("--shutdown-timeout", "250")  # 1500 tokens can take longer than the 30 s of the default
         running = Answer(server.port, tokens=1500)
         running.start()
         running.begun.wait()
