@@ -350,14 +350,14 @@ class FormatTest : public ::testing::Test {
     finished_.take(std::move(end), 0, none);
   }
 
+  std::unique_ptr<text::Tokenizer> tokenizer_ =
+      text::Tokenizer::create(testing::byte_tokenizer_data()).value();
   ServedModel model_ = [this] {
     ServedModel model;
     model.served_name = "m";
     model.tokenizer = tokenizer_.get();
     return model;
   }();
-  std::unique_ptr<text::Tokenizer> tokenizer_ =
-      text::Tokenizer::create(testing::byte_tokenizer_data()).value();
   Prepared prepared_;
   PreparedPrompt prompt_{.tokens = {1}, .text = "", .max_tokens = 5};
   Choice choice_;
