@@ -78,8 +78,8 @@ class EventStream {
   // The next event. Waiting kPrompt events come as one.
   std::optional<Event> try_pop();
 
-  // Pages that its steps so far selected, and of those the ones that were not on the device. Add:
-  // engine thread.
+  // Pages that its steps so far selected, over all columns, and of those the ones that were not on
+  // the device. Add: engine thread; read: any.
   struct Pages {
     int64_t selected = 0;
     int64_t missed = 0;

@@ -12,8 +12,7 @@ namespace engine {
 struct LiveSequence : sched::Sequence {
   std::shared_ptr<EventStream> events;
   RequestTimes times;
-  int64_t pages_selected = 0, pages_missed = 0;  // by its decode rows so far, over all columns
-  size_t position = 0;                           // in the engine's list of live sequences
+  size_t position = 0;  // in the engine's list of live sequences
   bool scheduled =
       false;           // its first step was planned: it counts no longer as waiting in the mailbox
   bool ended = false;  // out of the scheduler; only its last event is still due

@@ -20,8 +20,9 @@ void describe(const LiveSequence& s, const LiveView::Sources& from, int64_t now_
   out->rows = s.device.rows();
   out->working_set_rows = s.device.working_set;
   out->resident = s.slot.has_value() && s.device.resident;
-  out->pages_selected = s.pages_selected;
-  out->pages_missed = s.pages_missed;
+  const EventStream::Pages pages = s.events->pages();
+  out->pages_selected = pages.selected;
+  out->pages_missed = pages.missed;
   out->preemptions = s.preemptions;
   out->age_us = now_us - s.request.arrival_us;
   if (s.layers) {

@@ -560,8 +560,6 @@ void ServingEngine::commit_outcome(Outcome& outcome, int64_t now_us) {
     counters_.prompt_tokens_disk += s.disk_tokens;
   }
   scheduler_.commit(&s, result.working_set_frames);
-  s.pages_selected += result.pages_selected;
-  s.pages_missed += result.pages_missed;
   s.events->add_pages({result.pages_selected, result.pages_missed});
   if (result.sampled) {
     CHECK(result.token >= 0 && result.token < limits_.vocab_size, "token {} of {}", result.token,
