@@ -1,6 +1,7 @@
 #include "engine/live_view.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace engine {
 namespace {
@@ -96,7 +97,6 @@ void draw(const LiveSequence& s, const LiveView::Sources& from, core::PageStrip*
 }
 
 void copy_sequences(const LiveView::Sources& from, int64_t now_us, core::LiveState* to) {
-  to->sequences.reserve(core::kLiveSequencesMax);
   to->sequences.clear();
   const auto add = [&](const sched::Sequence* sequence) {
     if (to->sequences.size() == core::kLiveSequencesMax) return;
@@ -114,6 +114,11 @@ void copy_sequences(const LiveView::Sources& from, int64_t now_us, core::LiveSta
 }
 
 }  // namespace
+
+LiveView::LiveView() {
+  next_.sequences.reserve(core::kLiveSequencesMax);
+  last_.sequences.reserve(core::kLiveSequencesMax);
+}
 
 core::LiveState LiveView::read(int64_t now_us) {
   watched_until_us_.store(now_us + kWatchedForUs, std::memory_order_relaxed);
@@ -140,7 +145,7 @@ void LiveView::refresh_watched(const Sources& from, int64_t now_us) {
   copy_sequences(from, now_us, &next_);
   num_made_.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
-  last_ = next_;
+  std::swap(last_, next_);
 }
 
 }  // namespace engine

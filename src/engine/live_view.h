@@ -1,12 +1,13 @@
 // Makes core::LiveState for those who look, and nothing for nobody.
 //
-// Looking is a promise of interest: read() asks for copies during the next kWatchedFor and returns
-// the last one made. The engine's thread calls refresh() once a turn; while nobody has looked
-// lately that is one load of an atomic. A copy is made at most kCopiesASecond times a second: turns
+// Looking is a promise of interest: read() asks for copies during the next kWatchedForUs and
+// returns the last one made. The engine's thread calls refresh() once a turn; while nobody has
+// looked lately that is one load of an atomic. A copy is made once in kIntervalUs at most: turns
 // that find nothing to run take their place in that pace, one that does may come early once, so
 // that a long step does not run behind a picture of the time before it.
 //
-// Thread: read() any, refresh() the engine's. Allocates when the first copy is made, never again.
+// Thread: read() any, refresh() the engine's, which allocates nothing: there is room for two full
+// copies from the start, and they take turns.
 #pragma once
 
 #include <atomic>
@@ -35,6 +36,8 @@ class LiveView {
     const core::StepPlan* plan = nullptr;
   };
 
+  LiveView();
+
   // The last copy; made_us = 0 until the first is there.
   core::LiveState read(int64_t now_us);
   void refresh(const Sources& sources, int64_t now_us) {
@@ -49,7 +52,7 @@ class LiveView {
 
   std::atomic<int64_t> watched_until_us_{0};
   // The engine thread's.
-  core::LiveState next_;
+  core::LiveState next_;  // the copy before last_, until a new one is made of it
   int64_t next_copy_us_ = 0;  // earliest
   bool was_running_ = false;  // at the last copy
   std::atomic<int64_t> num_made_{0};
