@@ -59,8 +59,9 @@ struct PageStrip {
     const int32_t end = cell_begin(cell) + pages_a_cell;
     return end < num_pages ? end : num_pages;
   }
-  // Pages [begin, end) are there in full; cells that they cover in part get their share. REQUIRES:
-  // each page is added to a row of cells once at most.
+  // Pages [begin, end) are there in full, or `share` of each; cells that they cover in part get
+  // their share. REQUIRES: each page is added to a row of cells once at most, and runs are long:
+  // each call rounds the cells at its ends.
   void add(std::array<CellShare, kStripCellsMax>* cells, int32_t begin, int32_t end,
            CellShare share = kWholeCell) const {
     for (int32_t cell = begin / pages_a_cell; cell < num_cells() && cell_begin(cell) < end;
@@ -70,7 +71,7 @@ struct PageStrip {
       if (from >= to) continue;
       CellShare& held = (*cells)[static_cast<size_t>(cell)];
       const int64_t size = cell_end(cell) - cell_begin(cell);
-      const int64_t sum = held + (int64_t{to - from} * share + size / 2) / size;
+      const int sum = held + cell_share(int64_t{to - from} * share, size * kWholeCell);
       held = static_cast<CellShare>(sum < kWholeCell ? sum : kWholeCell);
     }
   }

@@ -46,11 +46,17 @@ void draw_waiting(const LiveSequence& s, const LiveView::Sources& from, core::Pa
   strip->reset(from.ledger->blocks_for(s.num_tokens()));
   strip->device_known = strip->selected_known = core::Known::kAll;  // none is
   if (fetch == nullptr) return;
-  const auto prefix = static_cast<int32_t>(fetch->held.blocks.size() - fetch->records.size());
-  strip->add(&strip->host, 0, prefix);
-  for (size_t i = 0; i < fetch->records.size(); ++i) {
-    const int32_t page = prefix + static_cast<int32_t>(i);
-    strip->add(fetch->arrived[i] ? &strip->host : &strip->disk, page, page + 1);
+  const size_t prefix = fetch->held.blocks.size() - fetch->records.size();
+  for (int32_t cell = 0; cell < strip->num_cells(); ++cell) {
+    int64_t here = 0, on_disk = 0;
+    for (auto page = static_cast<size_t>(strip->cell_begin(cell));
+         page < static_cast<size_t>(strip->cell_end(cell)) && page < fetch->held.blocks.size();
+         ++page) {
+      ++(page < prefix || fetch->arrived[page - prefix] ? here : on_disk);
+    }
+    const int64_t pages = strip->cell_end(cell) - strip->cell_begin(cell);
+    strip->host[static_cast<size_t>(cell)] = core::cell_share(here, pages);
+    strip->disk[static_cast<size_t>(cell)] = core::cell_share(on_disk, pages);
   }
 }
 

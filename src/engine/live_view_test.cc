@@ -242,6 +242,12 @@ TEST(PageStrip, CellsStandForEqualRuns) {
 }
 
 TEST(PageStrip, SharesAreNeverRoundedToNoneOrAll) {
+  core::PageStrip strip;
+  strip.reset(256 * 1000);
+  strip.add(&strip.host, 0, 1);
+  strip.add(&strip.device, 1, 1000);
+  EXPECT_EQ(strip.host[0], 1);
+  EXPECT_EQ(strip.device[0], 254);
   EXPECT_EQ(core::cell_share(0, 1000), 0);
   EXPECT_EQ(core::cell_share(1, 1000), 1);
   EXPECT_EQ(core::cell_share(999, 1000), 254);
