@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sched/highest.h"
+
 namespace sched {
 namespace {
 
@@ -45,21 +47,11 @@ PrefillRows prefill_rows(const PrefillDemand& demand, const TierSizes& sizes, in
 
 int32_t prompt_tokens_max(const TierSizes& sizes, int32_t page_tokens, int32_t tokens_max) {
   if (!sizes.tiered()) return tokens_max;
-  const auto fits = [&](int32_t tokens) {
+  return highest(tokens_max, [&](int32_t tokens) {
     const PrefillDemand demand{.pages = ceil_div(tokens, page_tokens)};
     const PrefillRows rows = prefill_rows(demand, sizes, sizes.num_frames);
     return rows.rows() <= sizes.num_frames && rows.activations <= sizes.activation_pages;
-  };
-  int32_t low = 0, high = tokens_max;  // the longest is in [low, high]
-  while (low < high) {
-    const int32_t middle = high - (high - low) / 2;
-    if (fits(middle)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
+  });
 }
 
 }  // namespace sched

@@ -4,26 +4,12 @@
 #include <ranges>
 
 #include "base/check.h"
+#include "sched/highest.h"
 
 namespace sched {
 namespace {
 
 constexpr core::FrameId kNoRow{-1};
-
-// The largest n in [0, most] with holds(n), which is true up to some n >= 0 and false beyond.
-template <typename Holds>
-int32_t highest(int32_t most, const Holds& holds) {
-  int32_t low = 0;
-  while (low < most) {
-    const int32_t middle = most - (most - low) / 2;
-    if (holds(middle)) {
-      low = middle;
-    } else {
-      most = middle - 1;
-    }
-  }
-  return low;
-}
 
 // Of the shared rows of a promise, those that were there already.
 int32_t num_found(const DeviceShare& device) {
