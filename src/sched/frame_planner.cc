@@ -196,6 +196,7 @@ void FramePlanner::cut(Sequence& s, int32_t keep, bool drop_shared) {
 
 void FramePlanner::make_room(std::span<Sequence* const> running, int32_t rows) {
   const auto missing = [&] { return rows - frames_.num_available(); };
+  if (missing() <= 0) return;
   const auto youngest_first = std::views::reverse(running);
   const auto cut_down_to = [&](Sequence& s, int32_t keep) {
     const auto own = static_cast<int32_t>(s.device.own.size());
@@ -270,6 +271,7 @@ void FramePlanner::give_leftovers(std::span<Sequence* const> running) {
     frames_.append(&s->device.own, std::min(rows, frames_.num_available()));
     s->device.resident = wanted(*s) == 0;
   }
+  if (frames_.num_available() == 0) return;
   const auto up_to = [&](const Sequence& s, int32_t level) {
     return std::clamp(level - s.device.rows(), 0, wanted(s));
   };
