@@ -145,6 +145,7 @@ void add_engine_options(CLI::App& command, ServingOptions* o) {
 namespace {
 
 constexpr const char* kServer = "Server";
+constexpr const char* kLogs = "Logs";
 
 void add_access_options(CLI::App& command, ListenOptions* o) {
   command
@@ -170,12 +171,6 @@ void add_access_options(CLI::App& command, ListenOptions* o) {
                   "a web origin whose pages may ask (CORS), may be repeated; *: any (none)")
       ->allow_extra_args(false)
       ->group(kServer);
-  command
-      .add_option("--log-prompts", o->log_prompts_bytes,
-                  "log the first so many bytes of each request's body")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
-      ->capture_default_str()
-      ->group(kServer);
 }
 
 void add_limit_options(CLI::App& command, ListenOptions* o) {
@@ -196,6 +191,23 @@ void add_limit_options(CLI::App& command, ListenOptions* o) {
       ->check(CLI::Range(1, 86400))
       ->capture_default_str()
       ->group(kServer);
+}
+
+void add_request_log_options(CLI::App& command, ListenOptions* o) {
+  command
+      .add_flag("--log-requests,!--no-log-requests", o->log_requests,
+                "a line for each request, with its times and where its pages were (on)")
+      ->group(kLogs);
+  command
+      .add_flag("--log-status,!--no-log-status", o->log_status,
+                "a line with rates and use every 10 s, unless idle (on)")
+      ->group(kLogs);
+  command
+      .add_option("--log-prompts", o->log_prompts_bytes,
+                  "log the first so many bytes of each request's body")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str()
+      ->group(kLogs);
 }
 
 }  // namespace
@@ -256,19 +268,10 @@ void add_listen_options(CLI::App& command, ListenOptions* o) {
       ->group(kServer);
   add_access_options(command, o);
   add_limit_options(command, o);
-  constexpr const char* kLogs = "Logs";
-  command
-      .add_flag("--log-requests,!--no-log-requests", o->log_requests,
-                "a line for each request, with its times and where its pages were (on)")
-      ->group(kLogs);
-  command
-      .add_flag("--log-status,!--no-log-status", o->log_status,
-                "a line with rates and use every 10 s, unless idle (on)")
-      ->group(kLogs);
+  add_request_log_options(command, o);
 }
 
 void add_log_options(CLI::App& command, LogOptions* o) {
-  constexpr const char* kLogs = "Logs";
   command.add_option("--log-level", o->level, "trace, debug, info, warn, error or off")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
       ->capture_default_str()
