@@ -38,7 +38,7 @@ void add_requests(MetricsPage& page, const core::EngineSnapshot& s) {
   page.counter("vllm:num_preemptions_total", "Sequences put back to free KV blocks.",
                s.preemptions);
   page.gauge("spillway:requests_preempted", "Requests that wait for KV blocks to go on.",
-             static_cast<double>(s.requests_preempted));
+             real(s.requests_preempted));
   page.counter("spillway:kv_blocks_grown_total", "KV blocks taken for generated tokens.",
                s.blocks_grown);
   page.counter("spillway:tokens_recomputed_total",

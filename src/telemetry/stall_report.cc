@@ -27,7 +27,7 @@ std::string describe_threads() {
     const std::string stat = read_line(task.path() / "stat");
     const size_t name_end = stat.rfind(')');  // names may hold anything
     const char state = name_end + 2 < stat.size() ? stat[name_end + 2] : '?';
-    text += fmt::format("\n  thread {} {}: {} {}", task.path().filename().string(),
+    text += fmt::format("; thread {} {}: {} {}", task.path().filename().string(),
                         read_line(task.path() / "comm"), state, read_line(task.path() / "wchan"));
   }
   return text;

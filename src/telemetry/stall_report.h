@@ -8,7 +8,8 @@
 
 namespace telemetry {
 
-// Several lines. The threads are read from /proc/self/task, as far as that can be read.
+// One line, as the log has no others. The threads are read from /proc/self/task, as far as that can
+// be read.
 std::string describe_stall(const core::EngineSnapshot& snapshot);
 
 }  // namespace telemetry

@@ -23,9 +23,10 @@ TEST(StallReport, NamesTheBooksAndTheThreads) {
   EXPECT_NE(text.find("stall_report"), std::string::npos) << text;
   EXPECT_NE(text.find(": R "), std::string::npos) << "this one runs: " << text;
   size_t threads = 0;
-  for (size_t at = text.find("\n  thread "); at != std::string::npos; ++threads)
-    at = text.find("\n  thread ", at + 1);
+  for (size_t at = text.find("; thread "); at != std::string::npos; ++threads)
+    at = text.find("; thread ", at + 1);
   EXPECT_GE(threads, 2u) << text;
+  EXPECT_EQ(text.find('\n'), std::string::npos) << "the log would escape it";
 }
 
 }  // namespace
