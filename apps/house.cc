@@ -147,6 +147,7 @@ base::Result<engine::EngineOptions> engine_options(const ServingOptions& options
   e.max_num_batched_tokens = options.max_num_batched_tokens;
   e.max_num_seqs = options.max_num_seqs;
   e.inbox_capacity = options.max_num_queued_reqs;
+  e.inbox_tokens = options.max_num_queued_tokens;
   RETURN_IF_ERROR(choose_kv_options(options, house, &e));
   if (!e.prefix_cache && !e.tiers.disk_path.empty()) {
     return base::error(base::Code::kInvalidArgument,

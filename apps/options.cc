@@ -140,6 +140,12 @@ void add_engine_options(CLI::App& command, ServingOptions* o) {
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str()
       ->group(kPerformance);
+  command
+      .add_option("--max-num-queued-tokens", o->max_num_queued_tokens,
+                  "tokens of prompts that may wait together; more are answered 429; 0: any")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str()
+      ->group(kPerformance);
 }
 
 namespace {

@@ -41,7 +41,8 @@ struct ServingOptions {
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 0;  // 0 = 1024, on a GPU 8192
   int32_t max_num_queued_reqs = 1024;
-  bool needs_text = true;  // a tokenizer; dummies do without
+  int64_t max_num_queued_tokens = 0;  // 0 = no bound
+  bool needs_text = true;             // a tokenizer; dummies do without
 };
 
 struct ListenOptions {

@@ -7,8 +7,9 @@
 
 namespace engine {
 
-Mailbox::Mailbox(int32_t capacity) : capacity_(capacity) {
-  CHECK(capacity > 0, "capacity {}", capacity);
+Mailbox::Mailbox(int32_t capacity, int64_t tokens_max)
+    : capacity_(capacity), tokens_max_(tokens_max) {
+  CHECK(capacity > 0 && tokens_max >= 0, "capacity {}, {} tokens", capacity, tokens_max);
   box_.arrivals.reserve(static_cast<size_t>(capacity));
 }
 
@@ -19,12 +20,21 @@ base::Result<void> Mailbox::post(std::unique_ptr<LiveSequence> sequence) {
       ++num_refused_;
       return base::error(base::Code::kOverloaded, "the server is shutting down");
     }
-    if (num_queued_ == capacity_) {
+    if (waiting_.requests == capacity_) {
       ++num_refused_;
       return base::error(base::Code::kOverloaded,
-                         "{} requests are waiting already: try again later", num_queued_);
+                         "{} requests are waiting already: try again later", waiting_.requests);
     }
-    ++num_queued_;
+    // One that waits alone may have any length, or it could never come in.
+    const int64_t tokens = sequence->prompt_len;
+    if (tokens_max_ > 0 && waiting_.requests > 0 && waiting_.tokens + tokens > tokens_max_) {
+      ++num_refused_;
+      return base::error(base::Code::kOverloaded,
+                         "prompts of {} tokens are waiting already, and of {} may: try again later",
+                         waiting_.tokens, tokens_max_);
+    }
+    ++waiting_.requests;
+    waiting_.tokens += tokens;
     ++num_live_;
     box_.arrivals.push_back(std::move(sequence));
   }
@@ -114,13 +124,19 @@ void Mailbox::retire() {
   changed_.notify_all();
 }
 
-void Mailbox::account(int32_t settled, int32_t ended) {
+void Mailbox::settle(const Waiting& begun) {
+  std::lock_guard lock(mutex_);
+  waiting_.requests -= begun.requests;
+  waiting_.tokens -= begun.tokens;
+  CHECK(waiting_.requests >= 0 && waiting_.tokens >= 0, "{} requests, {} tokens wait",
+        waiting_.requests, waiting_.tokens);
+}
+
+void Mailbox::account_ended(int32_t ended) {
   {
     std::lock_guard lock(mutex_);
-    num_queued_ -= settled;
     num_live_ -= ended;
-    CHECK(num_queued_ >= 0 && num_live_ >= num_queued_, "{} queued, {} live", num_queued_,
-          num_live_);
+    CHECK(num_live_ >= waiting_.requests, "{} live, {} wait", num_live_, waiting_.requests);
   }
   changed_.notify_all();
 }

@@ -2,7 +2,8 @@
 // state they share with it.
 //
 // Bounded: at most `capacity` accepted requests may wait for their first step, in here and in the
-// scheduler's queue together. Cancellations need no bound of their own: a caller cancels what it
+// scheduler's queue together, with at most `tokens_max` tokens of prompts unless one waits alone.
+// Cancellations need no bound of their own: a caller cancels what it
 // submitted. Taking the mail swaps vectors, so the engine thread allocates nothing. Thread: as
 // marked.
 #pragma once
@@ -27,9 +28,16 @@ struct Mail {
   bool reset_prefix_cache = false;
 };
 
+// Requests that wait for their first step.
+struct Waiting {
+  int32_t requests = 0;
+  int64_t tokens = 0;  // of their prompts
+};
+
 class Mailbox {
  public:
-  explicit Mailbox(int32_t capacity);
+  // tokens_max 0: no bound.
+  explicit Mailbox(int32_t capacity, int64_t tokens_max = 0);
 
   // Any thread. Errors: kOverloaded (full, or closed).
   base::Result<void> post(std::unique_ptr<LiveSequence> sequence);
@@ -54,8 +62,10 @@ class Mailbox {
   void reset_done();
   // Nobody takes mail any more: waits for a reset end.
   void retire();
-  // So many more have had their first step or ended without one; so many have ended.
-  void account(int32_t settled, int32_t ended);
+  // What has had its first step, or ended without one.
+  void settle(const Waiting& begun);
+  // So many have ended.
+  void account_ended(int32_t ended);
   // Returns when there is mail, or after `timeout`.
   void wait_for_mail(std::chrono::milliseconds timeout);
   bool stop_requested() const;
@@ -67,11 +77,12 @@ class Mailbox {
   bool has_mail() const;
 
   const int32_t capacity_;
+  const int64_t tokens_max_;
   mutable std::mutex mutex_;
   std::condition_variable mail_, changed_;
   Mail box_;
   bool closed_ = false, stop_ = false;
-  int32_t num_queued_ = 0;
+  Waiting waiting_;
   int64_t num_live_ = 0;
   int64_t num_refused_ = 0;
   uint64_t resets_asked_ = 0, resets_taken_ = 0, resets_done_ = 0;

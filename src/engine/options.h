@@ -36,6 +36,7 @@ struct EngineOptions {
   int32_t max_num_seqs = 256;             // [1, 4096] sequences in a step
   int32_t max_num_batched_tokens = 1024;  // [max_num_seqs, 65536] rows in a step
   int32_t inbox_capacity = 1024;  // [1, 65536] requests that may wait; beyond that submit refuses
+  int64_t inbox_tokens = 0;       // >= 0, of the prompts that may wait together; 0: no bound
   int32_t page_tokens = 32;       // P: 16, 32 or 64
   // All of the device tier, beside the weights. Default: half of what the machine has left (with a
   // host tier half of what homes leave; on a GPU all of it), and no more than max_num_seqs

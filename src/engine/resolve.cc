@@ -81,6 +81,8 @@ base::Result<void> check_options(const EngineOptions& options, const core::Model
   RETURN_IF_ERROR(
       check_range("--max-num-batched-tokens", options.max_num_batched_tokens, 1, 65536));
   RETURN_IF_ERROR(check_range("--max-num-queued-reqs", options.inbox_capacity, 1, 65536));
+  RETURN_IF_ERROR(
+      check_range("--max-num-queued-tokens", options.inbox_tokens, 0, int64_t{1} << 40));
   if (options.max_num_batched_tokens < options.max_num_seqs) {
     return error(Code::kInvalidArgument,
                  "--max-num-batched-tokens {} is below --max-num-seqs {}: raise it to {} or lower "

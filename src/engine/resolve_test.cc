@@ -108,6 +108,7 @@ TEST(Resolve, RefusesOptionsOutsideTheirRange) {
   refuse([](auto& o) { o.max_num_seqs = 0; }, "--max-num-seqs is 0");
   refuse([](auto& o) { o.max_num_batched_tokens = 70000; }, "between 1 and 65536");
   refuse([](auto& o) { o.inbox_capacity = 0; }, "--max-num-queued-reqs is 0");
+  refuse([](auto& o) { o.inbox_tokens = -1; }, "--max-num-queued-tokens is -1");
   refuse([](auto& o) { o.page_tokens = 48; }, "it must be 16, 32 or 64");
   refuse([](auto& o) { o.kv_type = core::DType::kQ8_0; }, "--kv-cache-dtype is Q8_0");
   refuse([](auto& o) { o.max_model_len = 0; }, "--max-model-len is 0");

@@ -134,7 +134,7 @@ ServingEngine::ServingEngine(const EngineOptions& options, const ResolvedSizes& 
       eos_(all_eos(options, model)),
       executor_(executor),
       clock_(std::move(clock)),
-      mailbox_(options.inbox_capacity),
+      mailbox_(options.inbox_capacity, options.inbox_tokens),
       context_max_(sizes.context_max),
       ledger_(ledger_options(options, sizes, fingerprint, executor)),
       scheduler_(scheduler_options(options, sizes, model), &ledger_) {
@@ -376,14 +376,17 @@ void ServingEngine::abort(LiveSequence* sequence) {
 ServingEngine::Outcome& ServingEngine::add_outcome(LiveSequence* sequence,
                                                    const core::Segment* segment) {
   const bool is_first = !std::exchange(sequence->scheduled, true);
-  num_begun_ += is_first;
+  if (is_first) {
+    ++begun_.requests;
+    begun_.tokens += sequence->prompt_len;
+  }
   return now().outcomes.emplace_back(
       Outcome{.sequence = sequence, .segment = segment, .is_first = is_first});
 }
 
 // Who has begun, or ended, waits in the mailbox no longer.
 void ServingEngine::settle() {
-  if (const int32_t settled = std::exchange(num_begun_, 0)) mailbox_.account(settled, 0);
+  if (begun_.requests > 0) mailbox_.settle(std::exchange(begun_, {}));
 }
 
 void ServingEngine::plan(Turn* turn) {
@@ -644,7 +647,7 @@ void ServingEngine::publish(Turn* turn) {
     live_.pop_back();  // `s` is gone
   }
   turn->outcomes.clear();
-  if (ended > 0) mailbox_.account(0, ended);
+  if (ended > 0) mailbox_.account_ended(ended);
 }
 
 void ServingEngine::push_events(Outcome& outcome) {

@@ -156,7 +156,7 @@ class ServingEngine final : public Engine {
   core::LoopTimes spent_;  // in this turn
   int64_t lap_us_ = 0;     // when the running phase began
   uint64_t sequences_received_ = 0;
-  int32_t num_begun_ = 0;  // sequences whose first outcome the mailbox does not know of yet
+  Waiting begun_;  // sequences whose first outcome the mailbox does not know of yet
 
   LiveView live_view_;
   mutable std::mutex snapshot_mutex_;

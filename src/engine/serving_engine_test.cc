@@ -107,8 +107,10 @@ struct Answer {
 // The parameter: steps run beside the engine.
 class ServingEngineTest : public ::testing::TestWithParam<bool> {
  protected:
-  void make(int32_t inbox_capacity = 64, int32_t num_frames = 0, int32_t budget_tokens = 0) {
+  void make(int32_t inbox_capacity = 64, int32_t num_frames = 0, int32_t budget_tokens = 0,
+            int64_t inbox_tokens = 0) {
     EngineOptions options;
+    options.inbox_tokens = inbox_tokens;
     options.inbox_capacity = inbox_capacity;
     options.sparse.budget_tokens = budget_tokens;
     options.eog_tokens = {kEos};
@@ -275,6 +277,22 @@ TEST_P(ServingEngineTest, AFullInboxRefusesAndCountsIt) {
   EXPECT_EQ(engine_->snapshot().requests_refused, 1);
   engine_->step();
   submit(request({1}, 1));
+}
+
+TEST_P(ServingEngineTest, BoundsTheTokensThatWait) {
+  make(64, 0, 0, 8);
+  submit(request({1, 2, 3, 4, 5}, 1));
+  submit(request({1, 2, 3}, 1));
+  EXPECT_EQ(refusal(request({1}, 1)), base::Code::kOverloaded) << "8 wait already";
+  EXPECT_EQ(engine_->snapshot().requests_refused, 1);
+  engine_->step();
+  submit(request(std::vector<TokenId>(20, 1), 1));  // nobody waits: any length
+  EXPECT_EQ(refusal(request({1}, 1)), base::Code::kOverloaded);
+  run_all();
+  auto events = submit(request({1}, 1));
+  engine_->cancel(core::RequestId{1000});  // nobody's
+  run_all();
+  EXPECT_EQ(read(*events).finished->reason, FinishReason::kLength);
 }
 
 TEST_P(ServingEngineTest, EndsByTheRules) {
