@@ -142,6 +142,7 @@ Setup draw_setup(Dice& dice) {
 // Undisturbed: who asks what and what is answered follow from the seed alone.
 Setup undisturbed(Setup s, bool beside) {
   s.options.inbox_capacity = 1000;
+  s.options.inbox_tokens = 0;
   s.arrivals = std::min(s.arrivals, 0.4);
   s.cancels = s.failures = s.resets = s.transfer_failures = s.disk_failures = 0;
   s.beside = beside;
