@@ -35,7 +35,7 @@ class Watched:
     def __init__(self, made, url, width=1280, height=800, **context):
         self.context = made.new_context(viewport={"width": width, "height": height}, **context)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(60_000)
+        self.page.set_default_timeout(180_000)  # of a slow machine with other work
         self.url = url
         self.requests, self.complaints = [], []
         self.page.on("request", lambda request: self.requests.append(request.url))

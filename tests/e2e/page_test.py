@@ -2,41 +2,44 @@
 """The page, as people use it, in headless Chromium against a running server: clicks, typing, keys, small screens.
 
 longneedle under little device memory shows that the live view follows a long request through the tiers; what the chat makes of
-reasoning, tool calls, markup and errors is shown by scripted answers in the browser. Every test ends with nothing asked of
+reasoning, tool calls, markup and errors is shown by scripted answers, in the browser or on a stage before the server. Every test ends with nothing asked of
 another origin and no complaint of the browser, but for those that the test is about.
 """
 
 import contextlib
+import http.client
 import json
-import threading
-import time
 import unittest
 
 import browser
 import serving
+import stage
 
 NEEDLES = serving.TOP / "tests/data/needles/needles-8k.jsonl"
 SMALL = ["--preset", "full", "--budget", "512", "--max-model-len", "9216", "--device-memory", "80MiB"]
 CHAT = "/v1/chat/completions"
 
 
-# Looks at the one sequence until its picture has changed often enough while it answers, inside the page: what a test asks for from
-# outside can be over when the question arrives.
+# Looks at the one sequence, inside the page from before it begins, until its picture has changed often enough while it answers: what a
+# test asks for from outside can be over when the question arrives.
 WATCH = """async () => {
   const pictures = new Set();
+  const states = new Set();
   const seen = { facts: "", label: "", host: "", loaded: "" };
   const textOf = (selector) => document.querySelector(selector)?.textContent ?? "";
-  for (const end = Date.now() + 240000; Date.now() < end; await new Promise((done) => setTimeout(done, 40))) {
-    const row = document.querySelector("#sequences li[data-state=decode]");
-    if (!row && seen.label) break;
+  for (const end = Date.now() + 400000; Date.now() < end; await new Promise((done) => setTimeout(done, 40))) {
+    const row = document.querySelector("#sequences li");
+    if (!row && states.has("decode")) break;
     if (!row) continue;
+    states.add(row.dataset.state);
+    if (row.dataset.state !== "decode") continue;
     pictures.add(row.querySelector("canvas").toDataURL());
     const loaded = textOf(".link .up .amount");
     if (!loaded.startsWith("0")) seen.loaded = loaded;
     Object.assign(seen, { facts: row.querySelector(".facts").textContent, label: row.querySelector("canvas").getAttribute("aria-label"), host: textOf(".tier.host .amount") });
     if (pictures.size >= 3 && seen.loaded && seen.facts.includes("working set")) break;
   }
-  return { pictures: pictures.size, ...seen };
+  return { pictures: pictures.size, states: [...states].join(" "), ...seen };
 }"""
 
 
@@ -61,11 +64,19 @@ class WithPage(unittest.TestCase):
         cls.browser = cls.enterClassContext(browser.browser())
 
     def open(self, **context):
-        self.watched = browser.Watched(self.browser, self.server.url, **context)
+        return self.open_at(self.server.url, **context)
+
+    def open_at(self, url, **context):
+        self.watched = browser.Watched(self.browser, url, **context)
         self.addCleanup(self.watched.context.close)
         page = self.watched.open()
         page.wait_for_selector("body[data-status=serving]")
         return page
+
+    def open_on_stage(self, **context):
+        """A page whose chats are answered by the script of self.stage."""
+        self.stage = self.enterContext(stage.Stage(self.server))
+        return self.open_at(self.stage.url, **context)
 
     def script(self, page, body, status=200, content_type="text/event-stream"):
         """Answers chats in the browser; returns the bodies that were sent."""
@@ -76,6 +87,16 @@ class WithPage(unittest.TestCase):
             route.fulfill(status=status, content_type=content_type, body=body)
         page.route("**" + CHAT, answer)
         return sent
+
+    def wait_for(self, page, test, *arguments):
+        """Until the function `test` holds in the page; says what the page shows where it never does."""
+        try:
+            page.wait_for_function(test, arg=list(arguments))
+        except browser.sync_api.TimeoutError:
+            self.fail(f"never came true: {test} of {arguments}\nthe page shows:\n{page.inner_text('body')}\nit complained: {self.watched.complaints}")
+
+    def wait_for_answer(self, page, text):
+        self.wait_for(page, "([text]) => [...document.querySelectorAll('.answer .body')].at(-1)?.textContent === text", text)
 
     def ask(self, page, text):
         page.fill("#message", text)
@@ -88,6 +109,30 @@ class WithPage(unittest.TestCase):
 
 @browser.needed()
 class Chat(WithPage):
+    def test_text_appears_as_it_is_made_and_stops_when_told(self):
+        page = self.open_on_stage()
+        self.stage.script = answer = stage.Prompter()
+        self.ask(page, "What happened?")
+        page.wait_for_selector("#stop:visible")
+        self.assertTrue(page.locator("#send").is_hidden())
+        said = ""
+        for piece in ("And it ", "came to ", "pass that"):
+            answer.say(stage.event({"content": piece}))
+            said += piece
+            self.wait_for_answer(page, said)  # while more is to come
+        self.assertFalse(self.stage.left.is_set())
+        page.click("#stop")
+        page.wait_for_selector(".answer:not([aria-busy]) .facts:has-text('stopped')")
+        self.assertTrue(self.stage.left.wait(120), "the request was not ended")
+        self.wait_for_answer(page, said)
+        self.assertTrue(page.locator("#send").is_visible())
+        self.assertTrue(page.locator("#message").evaluate("node => node === document.activeElement"))
+        self.stage.script = lambda: [stage.event({"content": "More."}), stage.ending(1)]
+        self.ask(page, "And then?")
+        self.wait_for_answer(page, "More.")
+        self.assertEqual([m["content"] for m in self.stage.sent[1]["messages"]], ["What happened?", said, "And then?"])
+        self.check_quiet()
+
     def test_what_models_write_stays_text(self):
         page = self.open()
         hostile = '<img src=x onerror="document.title=1"> **bold** `code <b>`\n\n```html\n<script>alert(1)</script>\n```\n\n1. one\n2. two'
@@ -165,11 +210,16 @@ class Chat(WithPage):
 
 @browser.needed()
 class Live(WithPage):
-    def stream(self, prompt, max_tokens):
-        body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 1, "ignore_eos": True}
-        thread = threading.Thread(target=lambda: self.server.request("POST", "/v1/completions", body))
-        thread.start()
-        self.addCleanup(thread.join)
+    @contextlib.contextmanager
+    def completion(self, prompt, max_tokens):
+        """A request that runs until the end of the block, or of its tokens."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port)
+        body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 1, "ignore_eos": True, "stream": True}
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        try:
+            yield
+        finally:
+            connection.close()
 
     def test_follows_a_long_request_through_the_tiers(self):
         page = self.open()
@@ -178,49 +228,48 @@ class Live(WithPage):
         page.on("response", lambda r: states.append(r) if r.url.endswith("/spillway/state") else None)
         text = document()
         self.assertGreater(len(text), 10_000)
-        self.stream(text, 1000)
-        page.wait_for_selector("#sequences li[data-state=prefill]")
-        seen = page.evaluate(WATCH)
-        self.assertGreaterEqual(seen["pictures"], 3, "the strip does not change")
+        page.evaluate(f"() => {{ window.watching = ({WATCH})(); }}")
+        with self.completion(text, 1000):
+            seen = page.evaluate("watching")
+        self.assertIn("prefill decode", seen["states"], seen)
+        self.assertGreaterEqual(seen["pictures"], 3, f"the strip does not change: {seen}")
         self.assertRegex(seen["facts"], r"hits [0-9.]+ % · working set [0-9.]+ MiB")
         for words in ("pages", "on the device", "at home in host memory", "attended to now"):
             self.assertIn(words, seen["label"])
         self.assertRegex(seen["host"], r"^[0-9.]+ of [0-9.]+ MiB$")
-        self.assertRegex(seen["loaded"], r"^[0-9.]+ [kMG]B/s$", "no page was loaded")
-        page.wait_for_selector("#empty:visible", timeout=180_000)
+        self.assertRegex(seen["loaded"], r"^[0-9.]+ [kMG]B/s$", f"no page was loaded: {seen}")
+        page.wait_for_selector("#empty:visible")  # the client has left
         strips = [s["strip"] for r in states for s in r.json()["sequences"] if s["state"] == "decode"]
         some = [s for s in strips if s["device_known"] == "cells" and s["selected_known"] == "cells"]
         self.assertTrue(some, "tables were never looked up")
-        self.assertTrue(any("0" in s["device"] for s in some), "all pages were on the device")
+        self.assertTrue(any("0" in s["device"] for s in some), f"all pages were on the device: {some[-1]}")
         alone = [s["selected"] for s in some if s["pages_a_cell"] == 1]
-        self.assertTrue(alone)
+        self.assertTrue(alone, some[-1])
         self.assertEqual([selected for selected in alone if selected[0] != "9"], [], "the sink is always attended to")
         self.check_quiet()
 
     def test_asks_at_most_five_times_a_second_and_not_unseen(self):
         page = self.open()
-        before = self.watched.asked_for("/spillway/state")
-        page.wait_for_timeout(3000)
-        asked = self.watched.asked_for("/spillway/state") - before
-        self.assertGreater(asked, 0)
-        self.assertLessEqual(asked, 15)
+        times = "performance.getEntriesByType('resource').filter((e) => e.name.endsWith(path)).map((e) => e.startTime)"
+        asked = f"([path, count]) => {times}.length >= count"
+        self.wait_for(page, asked, "/spillway/state", 12)
+        began = page.evaluate(f"(path) => {times}", "/spillway/state")
+        for first, sixth in zip(began, began[5:]):  # by the page's clock, whose timers are never early
+            self.assertGreaterEqual(sixth - first, 1000, began)
         page.set_viewport_size({"width": 400, "height": 800})  # only the chat is seen
-        page.wait_for_timeout(600)
+        self.wait_for(page, asked, "/ready", 1)
         before = self.watched.asked_for("/spillway/state")
-        page.wait_for_timeout(1500)
+        self.wait_for(page, asked, "/ready", 2)
         self.assertEqual(self.watched.asked_for("/spillway/state"), before)
         page.click("#show-live")
-        page.wait_for_selector(".figure:visible")
-        page.wait_for_timeout(600)
-        self.assertGreater(self.watched.asked_for("/spillway/state"), before)
+        self.wait_for(page, asked, "/spillway/state", before + 1)
         self.check_quiet()
-
 
 @browser.needed()
 class Access(WithPage):
     def test_keyboard_alone(self):
-        page = self.open()
-        self.script(page, chunks({"content": "Yes."}))
+        page = self.open_on_stage()
+        self.stage.script = lambda: [stage.event({"content": "Yes."}), stage.ending(1)]
         reached = []
         for _ in range(12):
             page.keyboard.press("Tab")
@@ -241,12 +290,13 @@ class Access(WithPage):
         page.keyboard.press("Enter")
         page.wait_for_selector(".answer:not([aria-busy])")
         self.assertEqual(page.locator(".question .plain").inner_text(), "Hello\nthere")
-        page.unroute("**" + CHAT)
+        self.stage.script = stage.Prompter()  # says nothing
         page.keyboard.type("A long one")
         page.keyboard.press("Enter")
         page.wait_for_selector("#stop:visible")
         page.keyboard.press("Escape")
         page.wait_for_selector(".answer .facts:has-text('stopped')")
+        self.assertTrue(self.stage.left.wait(120), "the request was not ended")
         self.check_quiet()
 
     def test_narrow_screens(self):
