@@ -8,6 +8,7 @@ another origin and no complaint of the browser, but for those that the test is a
 
 import contextlib
 import http.client
+import itertools
 import json
 import unittest
 
@@ -40,6 +41,19 @@ WATCH = """async () => {
     if (pictures.size >= 3 && seen.loaded && seen.facts.includes("working set")) break;
   }
   return { pictures: pictures.size, states: [...states].join(" "), ...seen };
+}"""
+
+
+# Whether the last answer shows what the page makes of the whole text.
+AS_A_WHOLE = """async (text) => {
+  const { prose } = await import("/page/prose.js");
+  const sections = [...document.querySelectorAll(".answer .prose")].at(-1).childNodes;
+  const shown = [...sections].map((section) => section.innerHTML).join("");
+  const node = document.createElement("div");
+  node.append(...prose(text));
+  if (shown === node.innerHTML) return "the same";
+  const at = [...shown].findIndex((c, i) => c !== node.innerHTML[i]);
+  return `at ${at}: ${shown.slice(at - 100, at + 100)} instead of ${node.innerHTML.slice(at - 100, at + 100)}`;
 }"""
 
 
@@ -131,6 +145,26 @@ class Chat(WithPage):
         self.ask(page, "And then?")
         self.wait_for_answer(page, "More.")
         self.assertEqual([m["content"] for m in self.stage.sent[1]["messages"]], ["What happened?", said, "And then?"])
+        self.check_quiet()
+
+    def test_a_very_long_and_fast_answer_leaves_time_to_stop_it(self):
+        page = self.open_on_stage()
+        pieces = ["word <b>x</b> of **a text** that `goes on`. "] * 6 + ["\n\n"] + ["- item *one*\n"] * 6 + ["```\n", *["  int x = y;\n"] * 6, "```\n", "one line of it all "]
+        text = "".join(pieces)
+        told = b"".join(stage.event({"content": piece}) for piece in pieces)
+        times = 100_000 // len(pieces)
+        self.stage.script = lambda: itertools.chain(itertools.repeat(told, times), [stage.ending(times * len(pieces))])
+        self.ask(page, "All of it")
+        page.wait_for_selector(".answer:not([aria-busy]) .facts:has-text('tokens/s')")
+        self.assertEqual(page.evaluate(AS_A_WHOLE, text * times), "the same")
+        self.stage.script = lambda: itertools.repeat(told)  # as fast as the page reads, and without end
+        self.ask(page, "And more")
+        for length in (100_000, 1_000_000):
+            self.wait_for(page, "([length]) => [...document.querySelectorAll('.answer .body')].at(-1).textContent.length > length", length)
+        page.click("#stop")
+        page.wait_for_selector(".answer:not([aria-busy]) .facts:has-text('stopped')")
+        self.assertTrue(self.stage.left.wait(120), "the request was not ended")
+        page.click("#new-chat")
         self.check_quiet()
 
     def test_what_models_write_stays_text(self):

@@ -20,7 +20,69 @@ function keepAtEnd(change) {
   if (follows) log.scrollTop = log.scrollHeight;
 }
 
-// One answer on the page.
+// Draws what came at most once a frame, and so that drawing takes a fifth of the time at most: a fast and long answer leaves time to
+// scroll and to press Stop. Nothing is drawn while nobody can see it.
+class Pace {
+  constructor(draw) {
+    this.draw = draw;
+    this.pause = 0;
+    this.isDue = false;
+  }
+
+  ask() {
+    if (this.isDue) return;
+    this.isDue = true;
+    setTimeout(() => requestAnimationFrame(() => this.now()), this.pause);
+  }
+
+  now() {
+    this.isDue = false;
+    const began = performance.now();
+    this.draw();
+    this.pause = 4 * (performance.now() - began);
+  }
+}
+
+// Lets the browser do other things once in kTurn, however fast an answer comes.
+const kTurn = 10;  // ms
+const channel = new MessageChannel();
+class Turns {
+  constructor() {
+    this.began = performance.now();
+  }
+
+  async rest() {
+    if (performance.now() - this.began < kTurn) return;
+    await new Promise((done) => {
+      channel.port1.onmessage = done;  // timers would wait for seconds in a hidden tab
+      channel.port2.postMessage(null);
+    });
+    this.began = performance.now();
+  }
+}
+
+// A call of a tool, as it is made.
+class Call {
+  constructor() {
+    this.name = element("span");
+    this.text = document.createTextNode("");
+    this.rest = "";
+    this.node = element("div", { class: "call" }, element("p", {}, "Calls ", this.name),
+      element("pre", { tabindex: "0", "aria-label": "Arguments" }, element("code", {}, this.text)));
+  }
+
+  take(part) {
+    if (part?.name) this.name.append(part.name);
+    this.rest += part?.arguments ?? "";
+  }
+
+  show() {
+    if (this.rest) this.text.appendData(this.rest);
+    this.rest = "";
+  }
+}
+
+// One answer on the page. take() notes what came, show() draws it.
 class Answer {
   constructor() {
     this.body = element("div", { class: "body" });
@@ -54,6 +116,12 @@ class Answer {
     this.facts.replaceChildren();
   }
 
+  show() {
+    this.reasoning?.prose.show();
+    this.prose?.show();
+    for (const call of this.calls.values()) call.show();
+  }
+
   addContent(piece) {
     this.noteToken();
     this.content += piece;
@@ -61,7 +129,10 @@ class Answer {
       const node = element("div", { class: "prose" });
       this.body.append(node);
       this.prose = new GrowingProse(node);
-      if (this.reasoning) this.reasoning.box.open = false;
+      if (this.reasoning) {
+        this.reasoning.box.open = false;
+        this.reasoning.prose.end();
+      }
     }
     this.prose.append(piece);
   }
@@ -81,15 +152,17 @@ class Answer {
     this.noteToken();
     let shown = this.calls.get(call.index);
     if (!shown) {
-      shown = { name: element("span"), code: element("code") };
+      shown = new Call();
       this.calls.set(call.index, shown);
-      this.body.append(element("div", { class: "call" }, element("p", {}, "Calls ", shown.name), element("pre", { tabindex: "0", "aria-label": "Arguments" }, shown.code)));
+      this.body.append(shown.node);
     }
-    if (call.function?.name) shown.name.append(call.function.name);
-    if (call.function?.arguments) shown.code.append(call.function.arguments);
+    shown.take(call.function);
   }
 
   end(note) {
+    this.show();
+    this.reasoning?.prose.end();
+    this.prose?.end();
     this.node.removeAttribute("aria-busy");
     const parts = [];
     if (note) parts.push(note);
@@ -132,13 +205,17 @@ function requestBody() {
 }
 
 async function stream(answer, signal) {
+  const pace = new Pace(() => keepAtEnd(() => answer.show()));
+  const turns = new Turns();
   const response = await request("/v1/chat/completions", {
     method: "POST", body: requestBody(), headers: { "content-type": "application/json" }, signal });
   for await (const data of events(response)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);
     if (chunk.error) throw new ServerError(0, chunk.error.message);
-    keepAtEnd(() => answer.take(chunk));
+    answer.take(chunk);
+    pace.ask();
+    await turns.rest();
   }
   if (answer.reason === null) throw new ServerError(0, "The connection ended before the answer did.");
 }
