@@ -50,6 +50,8 @@ class ScriptedEngine final : public engine::Engine {
   }
   void cancel(core::RequestId) override {}
   void drain(int64_t) override {}
+  void save_cached(int64_t) override {}
+  bool is_saving() const override { return false; }
   void reset_prefix_cache() override {}
   core::LiveState live_state() override { return {}; }
   core::EngineSnapshot snapshot() const override {

@@ -44,6 +44,8 @@ struct Server::State {
   void end_process(int status);
   void end_if_it_hangs();
   void end_when_quiet();
+  void save_cached(std::chrono::steady_clock::duration time);
+  void end_when_saved();
   void log_status(core::EngineSnapshot before);
 
   Service service;
@@ -64,6 +66,8 @@ void print_ready(const ServerOptions& options, uint16_t port) {
 
 constexpr std::chrono::milliseconds kQuietCheck{20};
 constexpr std::chrono::seconds kStatusInterval{10};
+// For the batch that is being written when the time to save is over.
+constexpr std::chrono::seconds kSaveGrace{5};
 // After the second signal: for the running step to end and the disk tier to be closed.
 constexpr std::chrono::seconds kEndPatience{10};
 
@@ -152,14 +156,27 @@ void Server::State::begin_drain() {
 }
 
 void Server::State::end_when_quiet() {
-  const bool late = std::chrono::steady_clock::now() >= drain_end;
-  if (service.generating == 0 || late) {
-    if (late && service.generating > 0)
-      LOG_WARN("{} answers did not end in time", service.generating);
-    http.drain(service.options().flush_timeout);
-  } else {
-    http.after(kQuietCheck, [this] { end_when_quiet(); });
+  const auto left = drain_end - std::chrono::steady_clock::now();
+  if (service.generating == 0) return save_cached(left);
+  if (left.count() > 0) return http.after(kQuietCheck, [this] { end_when_quiet(); });
+  LOG_WARN("{} answers did not end in time", service.generating);
+  http.drain(service.options().flush_timeout);
+}
+
+// The time that is left of the shutdown timeout is the disk tier's.
+void Server::State::save_cached(std::chrono::steady_clock::duration time) {
+  if (service.loaded() && service.engine_alive()) {
+    service.engine().save_cached(
+        std::chrono::duration_cast<std::chrono::microseconds>(time).count());
   }
+  end_when_saved();
+}
+
+void Server::State::end_when_saved() {
+  const bool late = std::chrono::steady_clock::now() >= drain_end + kSaveGrace;
+  if (service.loaded() && service.engine().is_saving() && !late)
+    return http.after(kQuietCheck, [this] { end_when_saved(); });
+  http.drain(service.options().flush_timeout);
 }
 
 // Nobody watches the engine any more, and its thread is waited for: who hangs then is ended, too.

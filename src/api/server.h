@@ -7,7 +7,8 @@
 // SIGTERM or SIGINT ends it in stages. At once: /ready answers 503, every answer says Connection:
 // close, /health stays 200. For drain_delay: new requests are still taken, since who routes to us
 // learns of it late. Then they are answered 503 "draining", and running answers get
-// shutdown_timeout to finish. A second signal ends at once.
+// shutdown_timeout to finish; what they leave of it is for the engine to save its cache
+// (engine/cache_saver.h). A second signal ends at once.
 //
 // An engine that has work and gets nowhere for stall_timeout (engine/stall_watch.h) turns /health
 // and new requests to 503; its state is logged once; stall_grace later the process ends with

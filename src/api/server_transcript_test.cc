@@ -699,6 +699,27 @@ TEST(Life, DrainLetsRunningAnswersFinishAndRefusesNewOnes) {
   server.join();
 }
 
+TEST(Life, TheEndWaitsForTheCacheToBeSaved) {
+  TestServer server;
+  server.engine().saving = true;
+  server.server().interrupt();
+  for (int i = 0; i < 5000 && server.engine().cache_saves == 0; ++i)
+    EXPECT_TRUE(server.get("/health").starts_with("HTTP/1.1 200"));
+  EXPECT_EQ(server.engine().cache_saves, 1);
+  EXPECT_NE(server.get("/ready").find("draining"), std::string::npos);
+  server.engine().saving = false;
+  server.join();
+}
+
+TEST(Life, ASecondSignalEndsTheSaving) {
+  TestServer server;
+  server.engine().saving = true;
+  server.server().interrupt();
+  for (int i = 0; i < 5000 && server.engine().cache_saves == 0; ++i) server.get("/health");
+  server.server().interrupt();
+  server.join();
+}
+
 TEST(Life, DrainGivesUpAtItsTimeoutAndCancels) {
   ServerOptions options = testing::test_options();
   options.shutdown_timeout = std::chrono::milliseconds(50);

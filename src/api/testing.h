@@ -69,6 +69,8 @@ class FakeEngine final : public engine::Engine {
     changed_.notify_all();
   }
   void drain(int64_t) override {}
+  void save_cached(int64_t) override { ++cache_saves; }
+  bool is_saving() const override { return saving; }
   void reset_prefix_cache() override { ++cache_resets; }
   core::EngineSnapshot snapshot() const override {
     core::EngineSnapshot s;
@@ -145,8 +147,9 @@ class FakeEngine final : public engine::Engine {
   std::string fails;                               // kFinished with kError after the reply
   std::atomic<bool> hold{false};
   std::atomic<bool> dead{false};
-  std::atomic<int> cache_resets{0};
-  core::LiveState live;  // set before requests come
+  std::atomic<int> cache_resets{0}, cache_saves{0};
+  std::atomic<bool> saving{false};  // is_saving()
+  core::LiveState live;             // set before requests come
   int live_asked = 0;
 
  private:

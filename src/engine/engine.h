@@ -36,6 +36,14 @@ class Engine {
   // are then aborted).
   virtual void drain(int64_t timeout_us) = 0;
 
+  // For a server that ends, after drain() or when every answer has been made: takes no more
+  // requests, and once none is left writes the cached blocks that only host memory has to the disk
+  // tier, if there is one, until `timeout_us` from now (a little longer: engine/cache_saver.h).
+  // Returns at once. Thread: any, one at a time.
+  virtual void save_cached(int64_t timeout_us) = 0;
+  // What save_cached() began goes on. Thread: any.
+  virtual bool is_saving() const = 0;
+
   // Drops every cached block that no sequence holds. Thread: any; done before it returns.
   virtual void reset_prefix_cache() = 0;
 

@@ -74,6 +74,15 @@ void Mailbox::request_stop() {
   mail_.notify_one();
 }
 
+void Mailbox::request_save(int64_t until_us) {
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    box_.save_until_us = until_us;
+  }
+  mail_.notify_one();
+}
+
 void Mailbox::request_reset() {
   {
     std::lock_guard lock(mutex_);
@@ -105,6 +114,7 @@ void Mailbox::take(Mail* mail) {
   std::swap(*mail, box_);
   box_.abort_all = false;
   box_.reset_prefix_cache = false;
+  box_.save_until_us.reset();
   resets_taken_ = resets_asked_;
 }
 
@@ -148,7 +158,7 @@ void Mailbox::wait_for_mail(std::chrono::milliseconds timeout) {
 
 bool Mailbox::has_mail() const {
   return !box_.arrivals.empty() || !box_.cancels.empty() || box_.abort_all ||
-         box_.reset_prefix_cache;
+         box_.reset_prefix_cache || box_.save_until_us;
 }
 
 bool Mailbox::stop_requested() const {

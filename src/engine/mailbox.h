@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/result.h"
@@ -26,6 +27,7 @@ struct Mail {
   std::vector<core::RequestId> cancels;
   bool abort_all = false;
   bool reset_prefix_cache = false;
+  std::optional<int64_t> save_until_us;  // ServingEngine::save_cached()
 };
 
 // Requests that wait for their first step.
@@ -45,6 +47,7 @@ class Mailbox {
   void abort_all();
   void close();  // post() refuses from now on
   void request_stop();
+  void request_save(int64_t until_us);  // and close()
   void request_reset();
   // Until the engine thread has done every reset asked for before.
   void wait_for_reset();

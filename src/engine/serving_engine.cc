@@ -137,7 +137,8 @@ ServingEngine::ServingEngine(const EngineOptions& options, const ResolvedSizes& 
       mailbox_(options.inbox_capacity, options.inbox_tokens),
       context_max_(sizes.context_max),
       ledger_(ledger_options(options, sizes, fingerprint, executor)),
-      scheduler_(scheduler_options(options, sizes, model), &ledger_) {
+      scheduler_(scheduler_options(options, sizes, model), &ledger_),
+      saver_(ledger_, executor, sizes.block_bytes) {
   CHECK(ledger_.blocks_for(sizes.context_max) <= sizes.num_blocks, "{} blocks cannot hold {}",
         sizes.num_blocks, sizes.context_max);
   const auto seqs = static_cast<size_t>(sizes.max_num_seqs);
@@ -184,6 +185,7 @@ void ServingEngine::loop() {
     mailbox_.wait_for_mail(waits ? kBlocksPoll : kHeartbeat);
   }
   end_all();
+  saving_ = false;
   mailbox_.retire();
 }
 
@@ -238,6 +240,11 @@ void ServingEngine::drain(int64_t timeout_us) {
   if (mailbox_.num_live() == 0) return;
   mailbox_.abort_all();
   end_all();
+}
+
+void ServingEngine::save_cached(int64_t timeout_us) {
+  saving_ = true;
+  mailbox_.request_save(clock_() + timeout_us);
 }
 
 void ServingEngine::reset_prefix_cache() {
@@ -295,7 +302,15 @@ bool ServingEngine::step() {
   }
   lap(&spent_.publish_us);
   if (ran) counters_.loop.add(spent_);
-  return ran;
+  return ran || save_some();
+}
+
+// When nothing else is left to do.
+bool ServingEngine::save_some() {
+  if (!saver_.is_running() || mailbox_.num_live() > 0) return false;
+  saver_.step(clock_());
+  if (!saver_.is_running()) saving_ = false;
+  return true;
 }
 
 // Ends a phase of the loop.
@@ -314,6 +329,10 @@ void ServingEngine::receive() {
     live_.push_back(std::move(arrival));
   }
   mail_.arrivals.clear();
+  if (const auto until_us = std::exchange(mail_.save_until_us, {})) {
+    saver_.begin(clock_(), *until_us);
+    if (!saver_.is_running()) saving_ = false;
+  }
   if (mail_.reset_prefix_cache) {
     scheduler_.drop_cached();
     mailbox_.reset_done();

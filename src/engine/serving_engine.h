@@ -23,6 +23,7 @@
 
 #include "core/model_config.h"
 #include "core/step.h"
+#include "engine/cache_saver.h"
 #include "engine/engine.h"
 #include "engine/live_sequence.h"
 #include "engine/live_view.h"
@@ -64,6 +65,8 @@ class ServingEngine final : public Engine {
   base::Result<void> submit(core::Request request, std::shared_ptr<EventStream> events) override;
   void cancel(core::RequestId id) override;
   void drain(int64_t timeout_us) override;
+  void save_cached(int64_t timeout_us) override;
+  bool is_saving() const override { return saving_.load(); }
   void reset_prefix_cache() override;
   core::EngineSnapshot snapshot() const override;
   core::LiveState live_state() override { return live_view_.read(clock_()); }
@@ -107,6 +110,7 @@ class ServingEngine final : public Engine {
   void receive();
   void end_cancelled();
   void open_blocks();
+  bool save_some();
   void end_too_long();
   bool is_too_long(const LiveSequence& sequence) const;
   void abort(LiveSequence* sequence);
@@ -141,10 +145,12 @@ class ServingEngine final : public Engine {
   const Clock clock_;
   Mailbox mailbox_;
   std::atomic<int32_t> context_max_;  // falls once at most: when fewer blocks come than wanted
+  std::atomic<bool> saving_{false};
 
   // The engine thread's own.
   kv::BlockLedger ledger_;
   sched::Scheduler scheduler_;
+  CacheSaver saver_;
   std::vector<std::unique_ptr<LiveSequence>> live_;
   Mail mail_;
   Turn turns_[2];

@@ -22,6 +22,7 @@ class BesideExecutor final : public Executor {
   void take_disk_entries(const std::function<void(const core::DiskEntry&)>& entry) override {
     wrapped_.take_disk_entries(entry);
   }
+  bool sync_disk(std::span<const uint64_t> used) override { return wrapped_.sync_disk(used); }
   base::Result<void> run(const core::StepPlan& plan, const core::TransferPlan& transfers,
                          core::StepResult* result) override {
     return wrapped_.run(plan, transfers, result);

@@ -56,6 +56,9 @@ class CpuExecutor final : public Executor {
   void take_disk_entries(const std::function<void(const core::DiskEntry&)>& entry) override {
     if (disk_) disk_->store().take_entries(entry);
   }
+  bool sync_disk(std::span<const uint64_t> used) override {
+    return disk_ == nullptr || disk_->store().sync(used);
+  }
 
   // For tests: whose memory they poison.
   DeviceKv& kv() { return kv_; }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <span>
 
 #include "base/result.h"
 #include "core/live_state.h"
@@ -36,6 +37,11 @@ class Executor {
   // recently used first, to be called once before the first step.
   virtual uint64_t num_disk_records() const { return 0; }
   virtual void take_disk_entries(const std::function<void(const core::DiskEntry&)>& /*entry*/) {}
+
+  // For a process that ends, between steps: waits until all that spills wrote is on the disk and a
+  // later process finds it, and `used` counts as the order in which these records were last used.
+  // False: something was not written, nor will more be.
+  virtual bool sync_disk(std::span<const uint64_t> /*used*/) { return true; }
 
   // Spills are done and fetches have begun, and `fetched` and `unwritten` say what the disk has
   // done since, even when the step fails. A plan without segments waits a few milliseconds for a

@@ -83,6 +83,13 @@ struct DiskFetch {
   bool empty() const { return records.empty(); }
 };
 
+// Cached blocks that are being written to disk because the process ends. Filled and emptied by
+// BlockLedger alone.
+struct DiskSave {
+  std::vector<BlockId> blocks;    // all that are cached, the most recently used first
+  std::vector<uint64_t> records;  // of the first so many of them, pinned
+};
+
 class BlockLedger {
  public:
   explicit BlockLedger(const LedgerOptions& options);
@@ -150,6 +157,18 @@ class BlockLedger {
   void take_spills(std::vector<core::DiskMove>* spills);
   // The plan that took the spills has run; these records could not be written, now or before.
   void end_spills(std::span<const uint64_t> unwritten);
+
+  // For a process that ends: begin_save(), plan_save() until it says false, end_save(); nobody is
+  // admitted meanwhile. What time leaves undone is the least recently used, and the ends of
+  // prefixes rather than their beginnings. REQUIRES: has_disk().
+  void begin_save(DiskSave* save) const;
+  // Gives records to the next of the blocks that have none, at most `writes_max`, for take_spills()
+  // to hand out; false: that was all, of the blocks or of the records.
+  bool plan_save(DiskSave* save, int32_t writes_max);
+  // Empties it. Returns the records of all blocks that have one, in the order of their use, which
+  // is their order in the catalog from now on.
+  std::vector<uint64_t> end_save(DiskSave* save);
+
   bool has_disk() const { return disk_.has_value(); }
   // The records' books; null without a disk tier.
   DiskCatalog* disk() { return disk_ ? &*disk_ : nullptr; }
@@ -171,7 +190,7 @@ class BlockLedger {
   void ref(BlockId block);
   void unref(BlockId block);
   void seal_next(SequenceBlocks* sequence, std::span<const TokenId> tokens, bool generated);
-  void spill(BlockId block);
+  std::optional<uint64_t> spill(BlockId block);
   void finish_fetch(DiskFetch* fetch);
 
   const LedgerOptions options_;

@@ -1,13 +1,15 @@
 // What the ledger does with the disk tier: blocks that leave and blocks that come back.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "kv/block_ledger.h"
 
 namespace kv {
 
-// Without a record to spare the block is simply gone.
-void BlockLedger::spill(BlockId block) {
+// The block's record, which is written if it is a new one. Without a record to spare a block that
+// is evicted is simply gone.
+std::optional<uint64_t> BlockLedger::spill(BlockId block) {
   const PrefixIndex::Content content = index_.content(block);
   const core::DiskEntry entry{.key = content.key.key,
                               .check = content.key.check,
@@ -17,9 +19,11 @@ void BlockLedger::spill(BlockId block) {
   if (const auto record = disk_->find(entry)) {
     disk_->pin(*record);  // it was on disk all the time: used again
     disk_->unpin(*record);
-  } else if (const auto fresh = disk_->allocate(entry)) {
-    spills_.push_back({block, disk_->entry(*fresh)});
+    return record;
   }
+  const auto fresh = disk_->allocate(entry);
+  if (fresh) spills_.push_back({block, disk_->entry(*fresh)});
+  return fresh;
 }
 
 void BlockLedger::take_spills(std::vector<core::DiskMove>* spills) {
@@ -35,6 +39,37 @@ void BlockLedger::end_spills(std::span<const uint64_t> unwritten) {
   for (const uint64_t record : unwritten) disk_->forget(record);
   for (const uint64_t record : spilling_) disk_->unpin(record);
   spilling_.clear();
+}
+
+void BlockLedger::begin_save(DiskSave* save) const {
+  CHECK(disk_ && save->blocks.empty());
+  save->blocks = index_.idle_blocks();
+  save->records.reserve(save->blocks.size());
+}
+
+// Every record stays pinned until the end, so that none is given up for a block that was used
+// longer ago.
+bool BlockLedger::plan_save(DiskSave* save, int32_t writes_max) {
+  const size_t before = spills_.size();
+  while (save->records.size() < save->blocks.size()) {
+    if (spills_.size() - before == static_cast<size_t>(writes_max)) return true;
+    const BlockId block = save->blocks[save->records.size()];
+    CHECK(pool_.references(block) == 0 && index_.contains(block), "block {} is not cached",
+          core::index(block));
+    const std::optional<uint64_t> record = spill(block);
+    if (!record) return false;
+    disk_->pin(*record);
+    save->records.push_back(*record);
+  }
+  return false;
+}
+
+std::vector<uint64_t> BlockLedger::end_save(DiskSave* save) {
+  std::vector<uint64_t> records = std::move(save->records);
+  std::ranges::reverse(records);
+  for (const uint64_t record : records) disk_->unpin(record);
+  *save = {};
+  return records;
 }
 
 std::span<const uint64_t> BlockLedger::find_on_disk(std::string_view salt,

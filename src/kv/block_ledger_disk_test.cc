@@ -74,6 +74,23 @@ class World {
     return ended;
   }
 
+  // Spills before anything is written to the blocks that were taken.
+  void run_step() {
+    std::vector<core::DiskMove> spills;
+    ledger_.take_spills(&spills);
+    std::vector<uint64_t> unwritten;
+    for (const core::DiskMove& spill : spills) {
+      if (random_() % 1000 < write_failures_per_mille) {
+        disk_.erase(spill.entry.record);
+        unwritten.push_back(spill.entry.record);
+        continue;
+      }
+      disk_[spill.entry.record] = homes_.at(spill.block);
+      names_[key_of(spill.entry)] = homes_.at(spill.block);
+      ++spilled_;
+    }
+    ledger_.end_spills(unwritten);
+  }
   void check_integrity(std::vector<const SequenceBlocks*> held) { ledger_.check_integrity(held); }
   BlockLedger& ledger() { return ledger_; }
   size_t spilled() const { return spilled_; }
@@ -96,23 +113,6 @@ class World {
   void check(const std::string& salt, const Tokens& tokens, std::span<const BlockId> blocks) {
     for (size_t i = 0; i < blocks.size(); ++i)
       ASSERT_EQ(homes_[blocks[i]], written(salt, tokens, i)) << "wrong block found";
-  }
-  // Spills before anything is written to the blocks that were taken.
-  void run_step() {
-    std::vector<core::DiskMove> spills;
-    ledger_.take_spills(&spills);
-    std::vector<uint64_t> unwritten;
-    for (const core::DiskMove& spill : spills) {
-      if (random_() % 1000 < write_failures_per_mille) {
-        disk_.erase(spill.entry.record);
-        unwritten.push_back(spill.entry.record);
-        continue;
-      }
-      disk_[spill.entry.record] = homes_.at(spill.block);
-      names_[key_of(spill.entry)] = homes_.at(spill.block);
-      ++spilled_;
-    }
-    ledger_.end_spills(unwritten);
   }
   static std::pair<uint64_t, uint64_t> key_of(const core::DiskEntry& e) { return {e.key, e.check}; }
   std::string record_name(const core::DiskEntry& entry) { return names_[key_of(entry)]; }
@@ -213,6 +213,76 @@ TEST(BlockLedgerDisk, DeterministicLeavesGeneratedBlocksOnDisk) {
                         .generated = true,
                         .tokens = block});
   EXPECT_EQ(free.find_on_disk("", tokens, kP, {}).size(), 1u);
+}
+
+// Saves as an engine that ends does, `writes_max` a time and `rounds` at most; returns how many
+// blocks have records.
+int save_all(World& world, int32_t writes_max, int rounds = 100) {
+  DiskSave save;
+  world.ledger().begin_save(&save);
+  bool more = true;
+  while (more && rounds-- > 0) {
+    more = world.ledger().plan_save(&save, writes_max);
+    world.run_step();
+  }
+  const std::vector<uint64_t> records = world.ledger().end_save(&save);
+  EXPECT_EQ(world.ledger().disk()->num_pinned(), 0);
+  EXPECT_TRUE(save.blocks.empty());
+  world.check_integrity({});
+  return static_cast<int>(records.size());
+}
+
+// The blocks of the prompt that are on disk, from its first on: what a later process finds.
+int on_disk(World& world, const Tokens& tokens) {
+  return static_cast<int>(world.ledger().find_on_disk("", tokens, std::ssize(tokens), {}).size());
+}
+
+TEST(BlockLedgerDisk, ASaveWritesWhatOnlyMemoryHas) {
+  World world({.num_blocks = 12, .disk_records = 32});
+  World::Run a, b;
+  world.start(&a, "", prompt(0, 4));
+  world.finish(&a);
+  world.start(&b, "", prompt(1000, 4));
+  world.finish(&b);
+  EXPECT_EQ(save_all(world, 3), 8);
+  EXPECT_EQ(world.spilled(), 8u);
+  EXPECT_EQ(save_all(world, 3), 8);
+  EXPECT_EQ(world.spilled(), 8u) << "written again";
+  EXPECT_EQ(on_disk(world, prompt(0, 4)), 4);
+  EXPECT_EQ(on_disk(world, prompt(1000, 4)), 4);
+}
+
+TEST(BlockLedgerDisk, ASaveThatIsCutOffKeepsTheBeginningsLastUsed) {
+  World world({.num_blocks = 12, .disk_records = 32});
+  World::Run a, b;
+  world.start(&a, "", prompt(0, 4));
+  world.finish(&a);
+  world.start(&b, "", prompt(1000, 4));
+  world.finish(&b);
+  EXPECT_EQ(save_all(world, 3, 1), 3);
+  EXPECT_EQ(on_disk(world, prompt(0, 4)), 0);
+  EXPECT_EQ(on_disk(world, prompt(1000, 4)), 3);
+}
+
+TEST(BlockLedgerDisk, ASaveGivesUpNoRecordThatWasUsedSince) {
+  World world({.num_blocks = 12, .disk_records = 6});
+  World::Run a, b;
+  world.start(&a, "", prompt(0, 4));
+  world.finish(&a);
+  EXPECT_EQ(save_all(world, 3), 4);
+  world.start(&b, "", prompt(1000, 4));
+  world.finish(&b);
+  EXPECT_EQ(save_all(world, 3), 6) << "all records, two of them the older prompt's";
+  EXPECT_EQ(on_disk(world, prompt(1000, 4)), 4);
+  EXPECT_EQ(on_disk(world, prompt(0, 4)), 2);
+  // The next to go are the ends of what was used longest ago.
+  World::Run c;
+  world.start(&c, "", prompt(2000, 1));
+  world.finish(&c);
+  EXPECT_EQ(save_all(world, 3), 6);
+  EXPECT_EQ(on_disk(world, prompt(2000, 1)), 1);
+  EXPECT_EQ(on_disk(world, prompt(1000, 4)), 4);
+  EXPECT_EQ(on_disk(world, prompt(0, 4)), 1);
 }
 
 TEST(BlockLedgerDisk, AStormNeverFindsAWrongBlock) {

@@ -236,6 +236,14 @@ std::optional<BlockId> PrefixIndex::oldest_idle() const {
   return BlockId{oldest_};
 }
 
+std::vector<BlockId> PrefixIndex::idle_blocks() const {
+  std::vector<BlockId> blocks;
+  blocks.reserve(static_cast<size_t>(num_idle_));
+  for (Link link = newest_; link != kNone; link = nodes_[static_cast<size_t>(link)].older)
+    blocks.push_back(BlockId{link});
+  return blocks;
+}
+
 std::optional<BlockId> PrefixIndex::evict() {
   if (oldest_ == kNone) return std::nullopt;
   const Link link = oldest_;

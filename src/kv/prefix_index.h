@@ -105,6 +105,8 @@ class PrefixIndex {
 
   // What evict() would take.
   std::optional<BlockId> oldest_idle() const;
+  // Every idle block, the most recently used first: parents before their children.
+  std::vector<BlockId> idle_blocks() const;
   // Takes the least recently used idle block out of the index; nothing when no block is idle.
   std::optional<BlockId> evict();
   // Takes an idle leaf at or below `block` out of the index; `block` itself goes last. REQUIRES:

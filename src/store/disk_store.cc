@@ -320,6 +320,17 @@ void DiskStore::poll(int64_t timeout_us, const std::function<void(const Read&)>&
   start_waiting_reads();
 }
 
+bool DiskStore::sync(std::span<const uint64_t> used) {
+  while (std::ranges::any_of(slots_, [](const Slot& s) { return s.state == State::kWriting; }))
+    reap(kWaitUs);
+  for (const uint64_t record : used) {
+    if (writer_->is_half_full()) writer_->flush();
+    writer_->add({.kind = IndexChange::Kind::kTouch, .entry = {.record = record}});
+  }
+  writer_->flush();
+  return counters_.writes_failed == 0 && writer_->num_dropped() == 0;
+}
+
 void DiskStore::take_unwritten(std::vector<uint64_t>* records) {
   records->insert(records->end(), unwritten_.begin(), unwritten_.end());
   unwritten_.clear();

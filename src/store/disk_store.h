@@ -83,6 +83,11 @@ class DiskStore {
   void poll(int64_t timeout_us, const std::function<void(const Read&)>& read);
   bool is_reading() const { return num_reads_ > 0 || !waiting_.empty(); }
 
+  // Waits until every write has ended and the index has every row, then commits that the records of
+  // `used` were used last, in this order. False: a write failed, or a row was dropped, since
+  // open().
+  bool sync(std::span<const uint64_t> used);
+
   // Records whose write failed since the last call, appended.
   void take_unwritten(std::vector<uint64_t>* records);
   DiskCounters counters() const;

@@ -31,7 +31,16 @@ IndexWriter::~IndexWriter() {
 }
 
 void IndexWriter::add(IndexChange change) {
-  if (!queue_.try_push(std::move(change))) num_dropped_.fetch_add(1, std::memory_order_relaxed);
+  if (queue_.try_push(std::move(change))) {
+    ++num_added_;
+  } else {
+    num_dropped_.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void IndexWriter::flush() {
+  for (int64_t settled = num_settled_; settled < num_added_; settled = num_settled_)
+    num_settled_.wait(settled);
 }
 
 void IndexWriter::serve() {
@@ -60,6 +69,8 @@ void IndexWriter::commit(std::vector<IndexChange>* batch) {
   }
   if (broken_)
     num_dropped_.fetch_add(static_cast<int64_t>(batch->size()), std::memory_order_relaxed);
+  num_settled_ += static_cast<int64_t>(batch->size());
+  num_settled_.notify_one();
   batch->clear();
 }
 

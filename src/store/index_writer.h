@@ -23,6 +23,9 @@ class IndexWriter {
   ~IndexWriter();  // commits what is queued
 
   void add(IndexChange change);
+  // Waits until all that was added is committed, or dropped.
+  void flush();
+  bool is_half_full() const { return queue_.size() >= queue_.capacity() / 2; }
   int64_t num_dropped() const { return num_dropped_.load(std::memory_order_relaxed); }
 
  private:
@@ -33,7 +36,9 @@ class IndexWriter {
   const int data_fd_;
   base::BoundedQueue<IndexChange> queue_;
   std::atomic<int64_t> num_dropped_{0};
-  bool broken_ = false;  // serve()'s
+  int64_t num_added_ = 0;                // to the queue
+  std::atomic<int64_t> num_settled_{0};  // of these, committed or dropped
+  bool broken_ = false;                  // serve()'s
   std::jthread thread_;
 };
 

@@ -141,6 +141,14 @@ class Server {
     return answer;
   }
 
+  // As a server that is told to end.
+  void save(int64_t timeout_us) {
+    engine_->save_cached(timeout_us);
+    for (int step = 0; step < 1000 && engine_->is_saving(); ++step) engine_->step();
+    EXPECT_FALSE(engine_->is_saving());
+    engine_->check_integrity();
+  }
+
   core::KvCounters kv() const { return engine_->snapshot().kv; }
 
  private:
@@ -195,6 +203,42 @@ TEST_P(DiskTest, ARestartFindsWhatWasOnDisk) {
   const Answer answer = server.ask(0);
   EXPECT_EQ(answer, fresh_[0]);
   EXPECT_EQ(answer.cached_tokens, kWholeTokens);
+}
+
+TEST_P(DiskTest, ARestartFindsWhatWasSavedAtTheEnd) {
+  {
+    Server server(GetParam(), disk(), 64);
+    for (const uint32_t prompt : {0u, 1u}) server.ask(prompt);  // both fit
+    server.save(60'000'000);
+  }
+  {
+    Server server(GetParam(), disk(), 64);
+    for (const uint32_t prompt : {1u, 0u}) {
+      const Answer answer = server.ask(prompt);
+      EXPECT_EQ(answer, fresh_[prompt]);
+      EXPECT_EQ(answer.cached_tokens, kWholeTokens);
+    }
+    const int64_t written = server.kv().disk_pages_written;
+    server.save(60'000'000);
+    EXPECT_EQ(server.kv().disk_pages_written, written) << "all was there";
+  }
+}
+
+TEST_P(DiskTest, WithoutTimeOrWithAFullDiskNothingIsSaved) {
+  {
+    Server server(GetParam(), disk(), 64);
+    server.ask(0);
+    server.save(0);
+  }
+  {
+    Server server(GetParam(), disk(), 64,
+                  [](bool is_write, uint64_t) { return is_write ? ENOSPC : 0; });
+    EXPECT_EQ(server.ask(0).cached_tokens, 0);
+    server.save(60'000'000);
+  }
+  Server server(GetParam(), disk(), 64);
+  EXPECT_EQ(server.ask(0), fresh_[0]);
+  EXPECT_EQ(server.kv().disk_pages_read, 0);
 }
 
 TEST_P(DiskTest, DamagedRecordsAreComputedAgain) {

@@ -117,6 +117,19 @@ class Signals(unittest.TestCase):
 
 
 class Disk(unittest.TestCase):
+    def test_a_clean_stop_keeps_the_cache(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ask = {"model": "longneedle-q8_0", "prompt": "Once upon a time there was a needle. " * 40, "max_tokens": 4, "temperature": 0}
+            answers = []
+            for _ in range(2):  # the document fits host memory: nothing leaves for the disk before the end
+                with serving.Server(serving.LONGNEEDLE, *disk_load.disk_options(folder)) as server:
+                    answers.append(json.loads(server.request("POST", "/v1/completions", ask)[2]))
+                    self.assertEqual(server.metric("spillway:disk_failures_total"), 0)
+            usage = [answer["usage"] for answer in answers]
+            self.assertEqual(usage[0]["prompt_tokens_details"]["cached_tokens"], 0)
+            self.assertGreater(usage[1]["prompt_tokens_details"]["cached_tokens"], usage[1]["prompt_tokens"] - 33)
+            self.assertEqual(answers[0]["choices"][0]["text"], answers[1]["choices"][0]["text"])
+
     def test_killed_three_times_it_serves_and_says_nothing_wrong(self):
         figures = kill_restart.measure(kills=3, documents=3, each=2, life_s=4.0)
         print(json.dumps(figures))

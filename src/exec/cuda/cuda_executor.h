@@ -74,6 +74,9 @@ class CudaExecutor final : public Executor, private TileRunner {
   void take_disk_entries(const std::function<void(const core::DiskEntry&)>& entry) override {
     if (disk_) disk_->tier().store().take_entries(entry);
   }
+  bool sync_disk(std::span<const uint64_t> used) override {
+    return disk_ == nullptr || disk_->tier().store().sync(used);
+  }
 
   // Device bytes that create() takes beside the decoder and kv_bytes(options.kv).
   static int64_t staging_bytes(const core::ModelConfig& config, const KvOptions& kv, int num_sms);
