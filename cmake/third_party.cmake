@@ -9,7 +9,14 @@ if(NOT EXISTS ${xgrammar_dir}/include/xgrammar/xgrammar.h)
   message(FATAL_ERROR "The sources of XGrammar are not in ${xgrammar_dir}: run tools/third_party, which fetches them from PyPI")
 endif()
 file(GLOB_RECURSE xgrammar_sources ${xgrammar_dir}/cpp/*.cc)
-add_library(xgrammar STATIC EXCLUDE_FROM_ALL ${xgrammar_sources})
+set(parser ${xgrammar_dir}/cpp/earley_parser.cc)
+set(counting_parser ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/earley_parser.cc)
+add_custom_command(OUTPUT ${counting_parser}
+  COMMAND ${CMAKE_COMMAND} -DINPUT=${parser} -DOUTPUT=${counting_parser} -P ${CMAKE_SOURCE_DIR}/cmake/count_parser_work.cmake
+  DEPENDS ${parser} ${CMAKE_SOURCE_DIR}/cmake/count_parser_work.cmake VERBATIM)
+list(REMOVE_ITEM xgrammar_sources ${parser})
+add_library(xgrammar STATIC EXCLUDE_FROM_ALL ${xgrammar_sources} ${counting_parser})
+target_include_directories(xgrammar PRIVATE ${xgrammar_dir}/cpp)
 target_include_directories(xgrammar SYSTEM PUBLIC ${xgrammar_dir}/include ${xgrammar_dir}/3rdparty/picojson ${xgrammar_dir}/3rdparty/dlpack/include)
 target_compile_definitions(xgrammar PUBLIC XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
 # Errors and warnings come to src/grammar/library_log.cc.

@@ -5,6 +5,7 @@
 
 #include "grammar/library_log.h"
 #include "grammar/schema_check.h"
+#include "grammar/work_limit.h"
 
 namespace grammar {
 namespace {
@@ -180,6 +181,8 @@ base::Result<xgrammar::CompiledGrammar> compile_spec(xgrammar::GrammarCompiler& 
       return error(Code::kUnsupported, "{}", first_line(warnings.lines().front()));
     }
     return compiled;
+  } catch (const WorkLimitReached&) {
+    throw;  // how long it may take, the caller knows
   } catch (const std::exception& exception) {
     return error(Code::kInvalidArgument, "{}", first_line(exception.what()));
   }

@@ -1,23 +1,16 @@
 #include "grammar/constraint.h"
 
-#include <ctime>
-
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
+#include "grammar/work_limit.h"
 
 namespace grammar {
 namespace {
 
 using base::Code;
 using Next = core::TokenConstraint::Next;
-
-int64_t thread_cpu_us() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
-}
 
 bool ends_inside(std::string_view text) {
   return !text.empty() && text.back() == '\xed';
@@ -35,9 +28,10 @@ base::Result<std::shared_ptr<core::TokenConstraint>> Constraint::create(
     const xgrammar::CompiledGrammar& grammar, std::shared_ptr<const Vocabulary> vocabulary,
     bool is_json, ConstraintOptions options) {
   try {
+    const WorkLimit limit(kStepCpuUs);
+    const int64_t begin_us = thread_cpu_us();
     std::shared_ptr<Constraint> made(
         new Constraint(grammar, std::move(vocabulary), is_json, std::move(options)));
-    const int64_t begin_us = thread_cpu_us();
     if (made->waits_) {
       made->allow_all();
     } else if (made->fill() == Next::kFault) {
@@ -49,6 +43,8 @@ base::Result<std::shared_ptr<core::TokenConstraint>> Constraint::create(
     if (thread_cpu_us() - begin_us > kStepCpuUs)
       return base::error(Code::kUnsupported, "its first token takes too long to find");
     return std::shared_ptr<core::TokenConstraint>(std::move(made));
+  } catch (const WorkLimitReached&) {
+    return base::error(Code::kUnsupported, "its first token takes too long to find");
   } catch (const std::exception& exception) {
     return base::error(Code::kInvalidArgument, "{}", first_line(exception));
   }
@@ -73,12 +69,16 @@ Next Constraint::accept(core::TokenId token) {
     waits_ = true;
     return allow_all();
   }
+  constexpr const char* kTooLong = "its grammar took too long to find the tokens that may follow";
   const int64_t begin_us = thread_cpu_us();
   try {
+    const WorkLimit limit(kStepCpuUs);
     const Next next = waits_ ? wait_for_start(token) : step(token);
     const int64_t cpu_us = thread_cpu_us() - begin_us;
     if (next == Next::kFault || cpu_us <= kStepCpuUs) return next;
-    return fail("its grammar took too long to find the tokens that may follow");
+    return fail(kTooLong);
+  } catch (const WorkLimitReached&) {
+    return fail(kTooLong);
   } catch (const std::exception& exception) {
     return fail("its grammar failed: " + first_line(exception));
   }

@@ -1,8 +1,8 @@
 // One sequence's way through a compiled grammar: XGrammar's matcher behind core::TokenConstraint.
 //
 // Memory grows with the output, by some hundred bytes a token. A token whose mask takes more than
-// kStepCpuUs of the engine thread's time ends its request: grammars that are that ambiguous must
-// not stop the others. Thread: one at a time.
+// kStepCpuUs of the engine thread's time ends its request, in the middle of it: grammars that are
+// that ambiguous must not stop the others. Thread: one at a time.
 #pragma once
 
 #include <xgrammar/xgrammar.h>

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "grammar/compile.h"
 #include "grammar/constraint.h"
+#include "grammar/work_limit.h"
 
 namespace grammar {
 namespace {
@@ -95,10 +96,14 @@ class Cache {
 struct Shared {
   Shared(int32_t size, std::function<std::string_view(core::TokenId)> of,
          const GrammarsOptions& options)
-      : vocab_size(size), bytes_of(std::move(of)), cache(options.cache_bytes) {}
+      : vocab_size(size),
+        bytes_of(std::move(of)),
+        compile_us(options.compile_us),
+        cache(options.cache_bytes) {}
 
   const int32_t vocab_size;
   const std::function<std::string_view(core::TokenId)> bytes_of;
+  const int64_t compile_us;
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -158,15 +163,23 @@ std::shared_ptr<const Vocabulary> vocabulary_of(Shared& shared) {
   return shared.vocabulary;
 }
 
+base::Error takes_too_long(int64_t compile_us) {
+  return error(Code::kTooLarge, "it takes more than {} s to compile", compile_us / 1'000'000);
+}
+
 Made compile_now(Shared& shared, const Spec& spec) {
   try {
     std::shared_ptr<const Vocabulary> vocabulary = vocabulary_of(shared);
+    // What nobody waits for any more ends too, as far as its parser is at work.
+    const WorkLimit limit(shared.compile_us);
     // One thread: what the library throws on others ends the process. Its own cache is off.
     xgrammar::GrammarCompiler compiler(vocabulary->tokens, /*max_threads=*/1,
                                        /*cache_enabled=*/false);
     ASSIGN_OR_RETURN(xgrammar::CompiledGrammar compiled, compile_spec(compiler, spec));
     return std::make_shared<const Compiled>(std::move(compiled), std::move(vocabulary),
                                             is_json(spec.kind));
+  } catch (const WorkLimitReached&) {
+    return takes_too_long(shared.compile_us);
   } catch (const std::exception& exception) {
     LOG_ERROR("the vocabulary cannot be used for structured output: {}", exception.what());
     return error(Code::kInternal, "the model's vocabulary cannot be used for structured output");
@@ -213,8 +226,7 @@ class CachedGrammars final : public Grammars {
     ++shared_->running;
     std::thread([shared = shared_, job] { run(shared, job); }).detach();
     if (!shared_->changed.wait_until(lock, deadline, [&] { return job->made.has_value(); })) {
-      return error(Code::kTooLarge, "it takes more than {} s to compile",
-                   options_.compile_us / 1'000'000);
+      return takes_too_long(options_.compile_us);
     }
     Made made = *std::move(job->made);
     if (!made.ok()) return std::move(made).error();

@@ -3,9 +3,9 @@
 //
 // Compiling takes a millisecond to seconds and belongs on a text worker. What is compiled is kept,
 // the most recently used first, within a bound in bytes, and shared by requests. XGrammar cannot be
-// interrupted: a compilation runs on a thread of its own, whose caller stops waiting at the limit;
-// the thread goes on, and while kCompilationsMax of them run others wait for one within their own
-// limit. XGrammar's exceptions stop here. Thread: any.
+// interrupted but in its parser (grammar/work_limit.h): a compilation runs on a thread of its own,
+// whose caller stops waiting at the limit; the thread goes on, and while kCompilationsMax of them
+// run others wait for one within their own limit. XGrammar's exceptions stop here. Thread: any.
 #pragma once
 
 #include <cstdint>
