@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -16,11 +18,21 @@ namespace {
 // Raised when the tables or the meaning of their columns change: an older file starts empty.
 constexpr int kSchema = 1;
 
-constexpr const char* kTables =
-    "CREATE TABLE IF NOT EXISTS identity (name TEXT PRIMARY KEY, value BLOB NOT NULL);"
-    "CREATE TABLE IF NOT EXISTS records (record INTEGER PRIMARY KEY, key INTEGER NOT NULL,"
+// As SQLite keeps them in its schema.
+constexpr const char* kIdentityTable =
+    "CREATE TABLE identity (name TEXT PRIMARY KEY, value BLOB NOT NULL)";
+constexpr const char* kRecordsTable =
+    "CREATE TABLE records (record INTEGER PRIMARY KEY, key INTEGER NOT NULL,"
     " content INTEGER NOT NULL, parent INTEGER NOT NULL, generated INTEGER NOT NULL,"
-    " used INTEGER NOT NULL, tokens BLOB NOT NULL);";
+    " used INTEGER NOT NULL, tokens BLOB NOT NULL)";
+
+// Of one value or one statement.
+constexpr int kValueBytesMax = 1 << 20;
+// Steps of SQLite's machine: opening takes a few hundred; a row takes fewer than it has bytes.
+constexpr int64_t kStepsBase = 100'000;
+constexpr int kStepsACheck = 1000;
+// Far beyond what counting up reaches, far below what overflows.
+constexpr int64_t kUsedMax = int64_t{1} << 62;
 
 int64_t as_signed(uint64_t value) {
   return static_cast<int64_t>(value);
@@ -86,13 +98,59 @@ base::Result<DiskIndex> DiskIndex::open_file(const std::string& path) {
       ::sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
   index.db_.reset(db);
   if (status != SQLITE_OK) return index.failure("opening it");
+  for (const int option : {SQLITE_DBCONFIG_ENABLE_TRIGGER, SQLITE_DBCONFIG_ENABLE_VIEW,
+                           SQLITE_DBCONFIG_TRUSTED_SCHEMA}) {
+    ::sqlite3_db_config(db, option, 0, nullptr);
+  }
+  ::sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
+  ::sqlite3_limit(db, SQLITE_LIMIT_LENGTH, kValueBytesMax);
+  index.path_ = path;
+  index.limit_work(true);
   return index;
+}
+
+// What a file makes SQLite do is bounded by its own size.
+void DiskIndex::limit_work(bool on) {
+  steps_left_ = std::make_unique<int64_t>(kStepsBase);
+  for (const char* suffix : {"", "-wal"}) {
+    std::error_code none;
+    const auto bytes = std::filesystem::file_size(path_ + suffix, none);
+    if (!none) *steps_left_ += static_cast<int64_t>(bytes);
+  }
+  const auto count = [](void* left) -> int {
+    return (*static_cast<int64_t*>(left) -= kStepsACheck) < 0;
+  };
+  ::sqlite3_progress_handler(db_.get(), on ? kStepsACheck : 0, count, steps_left_.get());
+}
+
+// Makes them in a new file. Errors: kIo when others are there.
+base::Result<void> DiskIndex::check_tables() {
+  const auto is_ours = [](const std::string& sql) {
+    return sql.empty() || sql == kIdentityTable || sql == kRecordsTable;
+  };
+  int64_t found = 0;
+  {
+    // An index without a text is SQLite's own, of the primary key.
+    ASSIGN_OR_RETURN(
+        const Statement read,
+        compile("SELECT coalesce(sql, iif(type = 'index', '', '?')) FROM sqlite_schema"));
+    int status = SQLITE_ROW;
+    while ((status = ::sqlite3_step(read.get())) == SQLITE_ROW) {
+      const auto* sql = reinterpret_cast<const char*>(::sqlite3_column_text(read.get(), 0));
+      if (sql == nullptr || !is_ours(sql) || ++found > 3)
+        return base::error(base::Code::kIo, "its tables are not those of an index");
+    }
+    if (status != SQLITE_DONE) return failure("reading its tables");
+  }
+  if (found == 3) return {};
+  if (found != 0) return base::error(base::Code::kIo, "some of its tables are missing");
+  return execute(fmt::format("BEGIN IMMEDIATE; {}; {}; COMMIT", kIdentityTable, kRecordsTable));
 }
 
 // False: the file is another identity's. Compiles the statements.
 base::Result<bool> DiskIndex::prepare(const DiskIndexIdentity& identity) {
   RETURN_IF_ERROR(execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"));
-  RETURN_IF_ERROR(execute(kTables));
+  RETURN_IF_ERROR(check_tables());
   const std::string text = identity_text(identity);
   ASSIGN_OR_RETURN(const Statement write,
                    compile("INSERT OR IGNORE INTO identity VALUES ('identity', ?1)"));
@@ -111,11 +169,16 @@ base::Result<bool> DiskIndex::prepare(const DiskIndexIdentity& identity) {
   ASSIGN_OR_RETURN(const Statement last, compile("SELECT coalesce(max(used), 0) FROM records"));
   if (::sqlite3_step(last.get()) != SQLITE_ROW) return failure("reading it");
   used_ = ::sqlite3_column_int64(last.get(), 0);
+  if (used_ < 0 || used_ > kUsedMax) {
+    return base::error(base::Code::kIo, "its order of use says {}, at most {} can be", used_,
+                       kUsedMax);
+  }
   return true;
 }
 
 base::Result<void> DiskIndex::read_all(uint64_t num_records,
                                        const std::function<void(const core::DiskEntry&)>& row) {
+  limit_work(true);
   std::vector<int64_t> misfits;
   ASSIGN_OR_RETURN(const Statement rows,
                    compile("SELECT record, key, content, parent, generated, tokens FROM records"
@@ -145,6 +208,7 @@ base::Result<void> DiskIndex::read_all(uint64_t num_records,
     ::sqlite3_bind_int64(forget_.get(), 1, record);
     RETURN_IF_ERROR(step(forget_.get()));
   }
+  limit_work(false);
   return {};
 }
 
@@ -178,8 +242,8 @@ base::Result<void> DiskIndex::apply_one(const IndexChange& change) {
   return step(statement);
 }
 
-base::Result<void> DiskIndex::execute(const char* sql) {
-  if (::sqlite3_exec(db_.get(), sql, nullptr, nullptr, nullptr) != SQLITE_OK)
+base::Result<void> DiskIndex::execute(const std::string& sql) {
+  if (::sqlite3_exec(db_.get(), sql.c_str(), nullptr, nullptr, nullptr) != SQLITE_OK)
     return failure("writing to it");
   return {};
 }
@@ -199,6 +263,8 @@ base::Result<void> DiskIndex::step(sqlite3_stmt* statement) {
 }
 
 base::Error DiskIndex::failure(std::string_view doing) const {
+  if (db_ != nullptr && ::sqlite3_errcode(db_.get()) == SQLITE_INTERRUPT)
+    return base::error(base::Code::kIo, "{}: more work than its size warrants", doing);
   return base::error(base::Code::kIo, "{}: {}", doing,
                      db_ == nullptr ? "no memory" : ::sqlite3_errmsg(db_.get()));
 }

@@ -3,7 +3,11 @@
 // SQLite and not a log of our own: its recovery after a crash is what we would have to write and
 // test. WAL with synchronous NORMAL: a power cut may lose the last transactions, never the file's
 // consistency. A lost row is a record computed again; a row that names a record since overwritten
-// is caught when the record is read (store/disk_record.h). Thread: one at a time.
+// is caught when the record is read (store/disk_record.h).
+//
+// The file is foreign bytes: one whose tables are not exactly ours (views, triggers, other columns)
+// or that takes more work to read than its size warrants (pages that point in circles) is damaged.
+// Thread: one at a time.
 #pragma once
 
 #include <array>
@@ -70,12 +74,16 @@ class DiskIndex {
   DiskIndex() = default;
   static base::Result<DiskIndex> open_file(const std::string& path);
   base::Result<bool> prepare(const DiskIndexIdentity& identity);
-  base::Result<void> execute(const char* sql);
+  base::Result<void> check_tables();
+  void limit_work(bool on);
+  base::Result<void> execute(const std::string& sql);
   base::Result<Statement> compile(const char* sql);
   base::Result<void> step(sqlite3_stmt* statement);
   base::Result<void> apply_one(const IndexChange& change);
   base::Error failure(std::string_view doing) const;
 
+  std::string path_;
+  std::unique_ptr<int64_t> steps_left_;  // SQLite's, while limited
   std::unique_ptr<sqlite3, Close> db_;
   Statement put_, touch_, forget_;
   int32_t page_tokens_ = 0;
