@@ -39,6 +39,7 @@ void CacheSaver::begin(int64_t now_us, int64_t until_us) {
 
 void CacheSaver::step(int64_t now_us) {
   if (!std::exchange(listed_, true)) {
+    settle();  // what failed while the server ran is no reason to stop
     ledger_.begin_save(&save_);
     if (!save_.blocks.empty()) {
       LOG_INFO("disk tier: saving what only host memory has of {} cached blocks ({})",
@@ -55,13 +56,23 @@ void CacheSaver::step(int64_t now_us) {
 
 bool CacheSaver::write_batch() {
   const bool more = ledger_.plan_save(&save_, batch_blocks_);
-  transfers_.clear();
   ledger_.take_spills(&transfers_.spills);
+  const bool ran = run();
+  return settle() && ran && more;
+}
+
+// Waits for what is on its way; false: some of it failed, and the ledger knows.
+bool CacheSaver::settle() {
+  const bool synced = executor_.sync_disk({});
+  return run() && synced;
+}
+
+bool CacheSaver::run() {
   result_.unwritten.clear();
   const bool ran = executor_.run(plan_, transfers_, &result_).ok();
-  const bool synced = executor_.sync_disk({});
+  transfers_.clear();
   ledger_.end_spills(result_.unwritten);
-  return more && ran && synced && result_.unwritten.empty();
+  return ran;
 }
 
 void CacheSaver::end(int64_t now_us) {

@@ -30,6 +30,8 @@ class CacheSaver {
 
  private:
   bool write_batch();  // true: there is more
+  bool settle();
+  bool run();
   void end(int64_t now_us);
 
   kv::BlockLedger& ledger_;

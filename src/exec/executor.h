@@ -40,7 +40,7 @@ class Executor {
 
   // For a process that ends, between steps: waits until all that spills wrote is on the disk and a
   // later process finds it, and `used` counts as the order in which these records were last used.
-  // False: something was not written, nor will more be.
+  // False: something was not written since the last such call.
   virtual bool sync_disk(std::span<const uint64_t> /*used*/) { return true; }
 
   // Spills are done and fetches have begun, and `fetched` and `unwritten` say what the disk has

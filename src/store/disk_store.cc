@@ -328,7 +328,8 @@ bool DiskStore::sync(std::span<const uint64_t> used) {
     writer_->add({.kind = IndexChange::Kind::kTouch, .entry = {.record = record}});
   }
   writer_->flush();
-  return counters_.writes_failed == 0 && writer_->num_dropped() == 0;
+  const int64_t failures = counters_.writes_failed + writer_->num_dropped();
+  return std::exchange(failures_synced_, failures) == failures;
 }
 
 void DiskStore::take_unwritten(std::vector<uint64_t>* records) {

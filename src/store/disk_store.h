@@ -85,7 +85,7 @@ class DiskStore {
 
   // Waits until every write has ended and the index has every row, then commits that the records of
   // `used` were used last, in this order. False: a write failed, or a row was dropped, since
-  // open().
+  // the last sync(), or open().
   bool sync(std::span<const uint64_t> used);
 
   // Records whose write failed since the last call, appended.
@@ -147,7 +147,8 @@ class DiskStore {
   std::vector<FileIo::Done> done_;
   std::vector<uint64_t> unwritten_;
   DiskCounters counters_;
-  std::unique_ptr<FileIo> io_;  // the first to go
+  int64_t failures_synced_ = 0;  // of writes and rows, as of the last sync()
+  std::unique_ptr<FileIo> io_;   // the first to go
 };
 
 }  // namespace store

@@ -241,6 +241,24 @@ TEST_P(DiskTest, WithoutTimeOrWithAFullDiskNothingIsSaved) {
   EXPECT_EQ(server.kv().disk_pages_read, 0);
 }
 
+TEST_P(DiskTest, WritesThatFailedLongAgoDoNotKeepTheRestFromBeingSaved) {
+  bool fails = true;
+  int failed = 0;
+  {
+    Server server(GetParam(), disk(), 64, [&](bool is_write, uint64_t) {
+      failed += is_write && fails;
+      return is_write && fails ? ENOSPC : 0;
+    });
+    for (uint32_t prompt = 0; prompt < 3; ++prompt) server.ask(prompt);
+    EXPECT_GT(failed, 0);
+    fails = false;
+    server.save(60'000'000);
+  }
+  Server server(GetParam(), disk(), 64);
+  EXPECT_EQ(server.ask(2), fresh_[2]);
+  EXPECT_GT(server.kv().disk_pages_read, 0);
+}
+
 TEST_P(DiskTest, DamagedRecordsAreComputedAgain) {
   {
     Server server(GetParam(), disk(), 64);
