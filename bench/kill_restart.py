@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 
+import bounds
 import machine
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
@@ -100,7 +101,10 @@ def main():
     print(json.dumps(result, indent=1))
     if arguments.output:
         pathlib.Path(arguments.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    sys.exit(1 if figures["wrong"] or figures["restarts_that_served"] != arguments.kills + 1 else 0)
+    starts = arguments.kills + 1
+    sys.exit(bounds.judge([
+        ("starts that served", figures["restarts_that_served"], f"all {starts}", figures["restarts_that_served"] == starts),
+        ("wrong answers", figures["wrong"], "none", figures["wrong"] == 0)]))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Chats without max_tokens at a long context, all at once, in memory for a fraction of what each might take.
 
-    bench/open_ended.py [--streams 32] [--tokens 300] [--prompt-words 1500] [--host-memory 1300MiB] [--disk] [-o FILE]
+    bench/open_ended.py [--streams 32] [--tokens 300] [--prompt-words 1500] [--host-memory 1300MiB] [--disk]
+                        [--together] [-o FILE]
 
 Starts a server with the context of 131072 tokens, asks every chat at once (no max_tokens, end tokens ignored), lets each take
 --tokens tokens and hangs up. Prints one JSON object: how many ran together, what grew, who waited, what went to disk and came
@@ -19,6 +20,7 @@ import tempfile
 import threading
 import time
 
+import bounds
 import machine
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
@@ -144,6 +146,7 @@ def main():
     parser.add_argument("--host-memory", default="1300MiB", help="homes of a preset with a host tier; '' for one without")
     parser.add_argument("--device-memory", default="")
     parser.add_argument("--disk", action="store_true", help="with a disk tier of 4 GiB in a temporary folder")
+    parser.add_argument("--together", action="store_true", help="all must fit: nobody leaves before each has a token")
     parser.add_argument("-o", "--output", help="also write the figures there")
     arguments = parser.parse_args()
     options = ["--preset", arguments.preset, "--max-model-len", "131072", "--max-num-seqs", str(arguments.streams)]
@@ -154,13 +157,18 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         if arguments.disk:
             options += ["--disk-path", folder + "/disk", "--disk-memory", "4GiB"]
-        figures = measure(arguments.model, options, arguments.streams, arguments.tokens, arguments.prompt_words)
+        figures = measure(arguments.model, options, arguments.streams, arguments.tokens, arguments.prompt_words,
+                          all_begin=arguments.together)
     del figures["texts"]
     result = {"machine": machine.describe(), "commit": machine.commit(), "options": asked, **figures}
     print(json.dumps(result, indent=1))
     if arguments.output:
         pathlib.Path(arguments.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    sys.exit(1 if figures["failures"] else 0)
+    rows = [("failures", len(figures["failures"]), "none", not figures["failures"])]
+    if arguments.together:
+        rows.append(("ran together", figures["running_together"], f"all {arguments.streams}",
+                     figures["running_together"] == arguments.streams))
+    sys.exit(bounds.judge(rows))
 
 
 if __name__ == "__main__":

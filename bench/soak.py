@@ -6,8 +6,8 @@
 First measures what eight clients in a closed loop get (requests/s), then sends streamed requests at --load of that rate, Poisson,
 for --minutes: prompts of 10 to 1,500 words with shared beginnings, answers of 8 to 128 tokens, one in five hung up on in the
 middle. Every second a sample of resident memory. Prints one JSON object: memory's slope over the last two thirds in MB/min, and
-the 99th percentile of the gaps between tokens in each sixth of the time. The status is 1 when something failed or the slope is 1 MB/min
-or more.
+the 99th percentile of the gaps between tokens in each sixth of the time. The status is 1 when something failed or was left, the
+slope is 1 MB/min or more, or the gaps of a sixth are above twice the median of all but the first (the machine must be quiet).
 """
 
 import argparse
@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 
+import bounds
 import machine
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
@@ -28,6 +29,7 @@ import serving  # noqa: E402
 
 CLOSED_CLIENTS = 8
 SHARED_BEGINNINGS = 5
+GAP_SPREAD = 2
 
 
 def draw_request(draw, model):
@@ -115,6 +117,11 @@ def percentile(values, share):
     return values[min(len(values) - 1, int(share * len(values)))] if values else None
 
 
+def is_stable(gaps):
+    """Whether none is above GAP_SPREAD times their median; a part without any token is not."""
+    return all(gaps) and max(gaps) <= GAP_SPREAD * percentile(gaps, 0.5)
+
+
 def open_load(server, model, rate, seconds, seed):
     """Poisson at `rate`; (totals, [(seconds since the start, resident bytes)], start)."""
     totals, samples, threads = Totals(), [], []
@@ -171,7 +178,12 @@ def main():
     print(json.dumps(result, indent=1))
     if arguments.output:
         pathlib.Path(arguments.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    sys.exit(1 if figures["failures"] or figures["slope_mb_per_min"] >= 1 or any(figures["left"].values()) else 0)
+    sys.exit(bounds.judge([
+        ("failures", len(figures["failures"]), "none", not figures["failures"]),
+        ("left running or waiting", sum(figures["left"].values()), "none", not any(figures["left"].values())),
+        ("memory's slope, MB/min", figures["slope_mb_per_min"], "under 1", figures["slope_mb_per_min"] < 1),
+        ("p99 gaps, ms", figures["p99_gap_ms_by_sixth"], f"each within {GAP_SPREAD} times their median, without the first",
+         is_stable(figures["p99_gap_ms_by_sixth"][1:]))]))
 
 
 if __name__ == "__main__":
