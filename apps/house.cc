@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "apps/completion.h"
+#include "apps/find_model.h"
 #include "apps/heads_file.h"
 #include "apps/model_digest.h"
 #include "apps/progress.h"
@@ -21,7 +22,6 @@
 #include "engine/options.h"
 #include "engine/serving_engine.h"
 #include "exec/cpu_executor.h"
-#include "hub/hub.h"
 #include "ops/op_table.h"
 
 namespace apps {
@@ -429,17 +429,16 @@ base::Result<std::unique_ptr<load::ModelFiles>> open_model_files(const std::stri
                                                                  const std::string& load_format,
                                                                  uint64_t dummy_seed,
                                                                  const std::string& dummy_type) {
-  hub::HubOptions hub;
-  hub.cache_dir = hub::default_cache_dir(std::getenv("XDG_CACHE_HOME"), std::getenv("HOME"));
-  hub.progress = [](const hub::ModelSource& source, int64_t bytes) {
-    print_progress(fmt::format("fetching {}: {} of {}", source.name, base::format_bytes(bytes),
-                               base::format_bytes(source.size_bytes)));
-  };
-  ASSIGN_OR_RETURN(std::string path, hub::find_model(model, hub));
-  end_progress();
-  return load::open_model(
-      path, load_format == "dummy" ? load::LoadFormat::kDummy : load::LoadFormat::kAuto, dummy_seed,
-      core::find_dtype(dummy_type).value_or(core::DType::kBF16));
+  const bool dummy = load_format == "dummy";
+  ASSIGN_OR_RETURN(const std::string path, find_model_path(model, /*weights=*/!dummy));
+  ASSIGN_OR_RETURN(
+      auto files,
+      load::open_model(path, dummy ? load::LoadFormat::kDummy : load::LoadFormat::kAuto, dummy_seed,
+                       core::find_dtype(dummy_type).value_or(core::DType::kBF16)));
+  // A snapshot's folder is named after its commit.
+  const bool by_name = path != model;
+  if (by_name && !path.ends_with(".gguf")) files->config.name = shown_model_name(model);
+  return files;
 }
 
 base::Result<std::unique_ptr<House>> open_house(const ServingOptions& options,

@@ -31,9 +31,10 @@ const CLI::Validator kRate(
 
 void add_model_options(CLI::App& command, ServingOptions* o) {
   command
-      .add_option(
-          "model", o->model,
-          "GGUF file, folder with config.json and safetensors, or the name smollm2 (fetched)")
+      .add_option("model", o->model,
+                  "GGUF file, folder with config.json and safetensors, or a name that is fetched: "
+                  "org/name or "
+                  "org/name:FILE.gguf of the Hugging Face Hub, smollm2")
       ->required();
   command
       .add_option("--load-format", o->load_format,

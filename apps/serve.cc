@@ -2,10 +2,12 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "api/server.h"
 #include "apps/commands.h"
+#include "apps/find_model.h"
 #include "apps/house.h"
 #include "apps/read_file.h"
 #include "base/log.h"
@@ -28,6 +30,8 @@ base::Result<std::unique_ptr<text::ChatTemplate>> read_template(const std::strin
 // folder's own.
 std::vector<std::string> served_names(const ServingOptions& options, const ListenOptions& listen) {
   if (!listen.served_model_names.empty()) return listen.served_model_names;
+  std::error_code error;
+  if (!std::filesystem::exists(options.model, error)) return {shown_model_name(options.model)};
   std::string name = options.model;
   while (name.size() > 1 && name.back() == '/') name.pop_back();
   name = name.substr(name.rfind('/') + 1);
@@ -146,6 +150,7 @@ base::Result<void> serve(const ServingOptions& options, const ListenOptions& lis
   server.log_requests = listen.log_requests;
   server.log_status = listen.log_status;
   server.shutdown_timeout = std::chrono::seconds(listen.shutdown_timeout_s);
+  server.on_leave = stop_fetching;
   return api::serve(std::move(server), [&] { return load_backend(options, listen); });
 }
 

@@ -14,5 +14,6 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(sqlite3 REQUIRED IMPORTED_TARGET sqlite3)
 pkg_check_modules(liburing REQUIRED IMPORTED_TARGET liburing)
 find_package(OpenSSL REQUIRED)
+find_package(CURL REQUIRED)  # models by name: TLS with the system's certificates, proxies
 set(Boost_NO_WARN_NEW_VERSIONS ON)
 find_package(Boost 1.81 REQUIRED)

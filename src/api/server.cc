@@ -141,6 +141,7 @@ void Server::State::on_interrupt() {
     return;
   }
   const auto delay = service.options().drain_delay;
+  if (service.options().on_leave) service.options().on_leave();
   service.begin_leaving();
   http.announce_close();
   if (delay.count() == 0) return begin_drain();

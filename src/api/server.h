@@ -63,6 +63,9 @@ struct ServerOptions {
   // Called on the I/O thread once the model is loaded, with the port. Default: prints "spillway:
   // serving NAME at URL".
   std::function<void(uint16_t port)> on_ready;
+  // Called on the I/O thread at the first signal: a model that is still being fetched is not waited
+  // for. May be empty.
+  std::function<void()> on_leave;
   std::optional<uint64_t> seed;  // of the draws of requests without one; none: random
   bool log_requests = true;      // a line for each (request_record.h)
   bool log_status = true;        // a line every 10 s, unless idle

