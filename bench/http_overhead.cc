@@ -200,7 +200,7 @@ double best_read_ms(int rounds) {
     co_await exchange.respond(std::move(response));
   });
   http::ServerOptions options;
-  options.make_error = [](http::Refusal, const std::string&) {
+  options.make_error = [](http::Refusal, const http::Request&, const std::string&) {
     return http::Response{.status = 500};
   };
   http::Server server(std::move(options), std::move(router));

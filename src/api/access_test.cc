@@ -266,6 +266,8 @@ TEST(AccessServer, CorsHeadersAreOnEveryAnswer) {
     EXPECT_NE(server.post("/v1/completions", body, origin).find(allowed), std::string::npos)
         << body;
   EXPECT_NE(server.post("/nowhere", kBody, origin).find(allowed), std::string::npos);
+  const std::string too_large(100'001, ' ');
+  EXPECT_NE(server.post("/v1/completions", too_large, origin).find(allowed), std::string::npos);
   const std::string preflight =
       server.exchange("OPTIONS /v1/completions HTTP/1.1\r\nConnection: close\r\n" + origin +
                       "Access-Control-Request-Method: POST\r\n\r\n");

@@ -183,6 +183,26 @@ void add_generating(http::Router& router, Service& service) {
   add_from_body("/detokenize", plain(answer_detokenize));
 }
 
+Problem problem_of(http::Refusal refusal) {
+  switch (refusal) {
+    case http::Refusal::kMalformed:
+      return Problem::kMalformedRequest;
+    case http::Refusal::kNotFound:
+      return Problem::kRouteNotFound;
+    case http::Refusal::kMethodNotAllowed:
+      return Problem::kMethodNotAllowed;
+    case http::Refusal::kBodyTooLarge:
+      return Problem::kRequestTooLarge;
+    case http::Refusal::kHeaderTooLarge:
+      return Problem::kHeaderTooLarge;
+    case http::Refusal::kBusy:
+      return Problem::kTooManyConnections;
+    case http::Refusal::kInternal:
+      break;
+  }
+  return Problem::kInternal;
+}
+
 }  // namespace
 
 http::Router make_router(Service& service) {
@@ -226,24 +246,16 @@ http::Verdict judge(Service& service, const http::Request& head, std::string_vie
   return verdict;
 }
 
-http::Response refusal_response(http::Refusal refusal, const std::string& message) {
-  switch (refusal) {
-    case http::Refusal::kMalformed:
-      return error_response({Problem::kMalformedRequest, message});
-    case http::Refusal::kNotFound:
-      return error_response({Problem::kRouteNotFound, message});
-    case http::Refusal::kMethodNotAllowed:
-      return error_response({Problem::kMethodNotAllowed, message});
-    case http::Refusal::kBodyTooLarge:
-      return error_response({Problem::kRequestTooLarge, message});
-    case http::Refusal::kHeaderTooLarge:
-      return error_response({Problem::kHeaderTooLarge, message});
-    case http::Refusal::kBusy:
-      return error_response({Problem::kTooManyConnections, message});
-    case http::Refusal::kInternal:
-      break;
-  }
-  return error_response({Problem::kInternal, message});
+http::Response refusal_response(Service& service, http::Refusal refusal,
+                                const http::Request& request, const std::string& message) {
+  const ErrorShape shape = error_shape_of(request.path);
+  // Of a handler that failed: the answer has the id of its record already.
+  if (refusal == http::Refusal::kInternal)
+    return error_response({Problem::kInternal, message}, shape);
+  std::string id = request_id_of(service, request);
+  http::Response response = error_response({problem_of(refusal), message}, shape, id);
+  response.headers.push_back({"x-request-id", std::move(id)});
+  return response;
 }
 
 }  // namespace api

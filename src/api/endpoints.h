@@ -14,7 +14,9 @@ http::Router make_router(Service& service);
 // Whether this request may be served, from its head: http::ServerOptions::judge.
 http::Verdict judge(Service& service, const http::Request& head, std::string_view route);
 
-// The shape of what http/ refuses by itself.
-http::Response refusal_response(http::Refusal refusal, const std::string& message);
+// What http/ refuses by itself, in the shape that clients of its path expect and with a request id,
+// as far as the head of the request was read: http::ServerOptions::make_error.
+http::Response refusal_response(Service& service, http::Refusal refusal,
+                                const http::Request& request, const std::string& message);
 
 }  // namespace api

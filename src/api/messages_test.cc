@@ -274,6 +274,25 @@ TEST(Messages, ErrorsHaveAnthropicsShape) {
   EXPECT_EQ(events.back()["error"]["type"], "api_error");
 }
 
+// So do those of what never reaches a handler, as far as its head came.
+TEST(Messages, RefusalsOfTheServerHaveAnthropicsShape) {
+  TestServer server;
+  const auto expect = [](const std::string& answer, const char* status, const char* type) {
+    EXPECT_TRUE(answer.starts_with(std::string("HTTP/1.1 ") + status)) << answer;
+    EXPECT_NE(answer.find("x-request-id: r7\r\n"), std::string::npos) << answer;
+    const json error = json::parse(body_of(answer));
+    EXPECT_EQ(error["request_id"], "r7") << answer;
+    EXPECT_EQ(error["error"]["type"], type) << answer;
+  };
+  const std::string id = "x-request-id: r7\r\n";
+  expect(server.post("/v1/messages/batches", "{}", id), "404", "not_found_error");
+  expect(server.exchange("GET /v1/messages HTTP/1.1\r\nConnection: close\r\n" + id + "\r\n"), "405",
+         "invalid_request_error");
+  expect(server.post("/v1/messages", std::string(100'001, ' '), id), "413", "request_too_large");
+  expect(server.post("/v1/messages", "{}", id + "x: " + std::string(5000, 'y') + "\r\n"), "431",
+         "invalid_request_error");
+}
+
 // Who is refused for the head alone can name the request too: by the id given, or a new one.
 TEST(Messages, RefusalsOfAccessCarryTheRequestId) {
   ServerOptions options = testing::test_options();

@@ -24,7 +24,11 @@ struct Server::State {
               std::chrono::microseconds(given.stall_grace).count()) {}
 
   http::ServerOptions http_options(const ServerOptions& options) {
-    http::ServerOptions made{.limits = options.limits, .make_error = refusal_response};
+    http::ServerOptions made{.limits = options.limits};
+    made.make_error = [this](http::Refusal refusal, const http::Request& request,
+                             const std::string& message) {
+      return refusal_response(service, refusal, request, message);
+    };
     made.judge = [this](const http::Request& head, std::string_view route) {
       return judge(service, head, route);
     };

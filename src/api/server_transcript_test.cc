@@ -504,6 +504,7 @@ TEST(Paths, ErrorsOverHttp) {
     const json error = parsed(answer)["error"];
     EXPECT_EQ(error["code"], code) << answer;
     EXPECT_EQ(error["param"], param == nullptr ? json() : json(param)) << answer;
+    EXPECT_NE(answer.find("\r\nx-request-id: "), std::string::npos) << answer;
     return error;
   };
   expect(server.post(path, R"({"prompt":"a","top_p":2})"), 400, "invalid_value", "top_p");

@@ -49,7 +49,7 @@ class AsyncClientTest : public ::testing::Test {
     router.add("POST", "/refuse", refuse);
     router.add("POST", "/silent", silent);
     ServerOptions options;
-    options.make_error = [](Refusal, const std::string& message) {
+    options.make_error = [](Refusal, const Request&, const std::string& message) {
       return Response{.status = 404, .content_type = "text/plain", .body = message};
     };
     server_ = std::make_unique<Server>(std::move(options), std::move(router));

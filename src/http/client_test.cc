@@ -41,7 +41,7 @@ class ClientTest : public ::testing::Test {
       while (!exchange.gone()) co_await exchange.wait(milliseconds(10'000));
     });
     ServerOptions options;
-    options.make_error = [](Refusal, const std::string& message) {
+    options.make_error = [](Refusal, const Request&, const std::string& message) {
       return Response{.status = 404, .content_type = "text/plain", .body = message};
     };
     server_ = std::make_unique<Server>(std::move(options), std::move(router));

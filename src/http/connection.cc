@@ -159,6 +159,7 @@ Task<bool> Connection::read_request() {
   parser_->body_limit(static_cast<uint64_t>(limits.body_bytes_max));
   stream_.expires_after(limits.header_timeout);
   const error_code ec = co_await read_header();
+  take_head();
   if (ec) {
     co_await refuse_unread(ec);
     co_return false;
@@ -169,7 +170,6 @@ Task<bool> Connection::read_request() {
     co_await refuse(Refusal::kMalformed, std::move(message));
     co_return false;
   }
-  take_head();
   judged_ = co_await answer_from_head();
   if (judged_) co_return keep_alive_;
   co_return co_await read_body();
@@ -195,7 +195,7 @@ Task<error_code> Connection::read_header() {
   co_return ec;
 }
 
-// The head of the request, as handlers and judges see it, into request_.
+// The head of the request, as handlers and judges see it, into request_: what of it was read.
 void Connection::take_head() {
   const auto& message = parser_->get();
   http_minor_ = message.version() >= 11 ? 1 : 0;
@@ -301,8 +301,9 @@ bool Connection::claim_body_bytes(int64_t bytes) {
 // Answers what never became a request and closes.
 Task<void> Connection::refuse(Refusal refusal, std::string message) {
   keep_alive_ = false;
-  Exchange exchange(*this, Request{});
-  Response response = shared_.options.make_error(refusal, message);
+  Exchange exchange(*this, std::move(request_));
+  exchange.headers_ = std::move(headers_);
+  Response response = shared_.options.make_error(refusal, exchange.request_, message);
   const int status = response.status;
   co_await send_response(exchange, std::move(response));
   report(exchange.request_, "", status);
@@ -330,7 +331,7 @@ Task<void> Connection::answer_unrouted(Exchange& exchange, const std::string& al
       allow.empty() ? fmt::format("{} {} does not exist.", exchange.request_.method, path)
                     : fmt::format("{} takes {}.", path, allow);
   Response response = shared_.options.make_error(
-      allow.empty() ? Refusal::kNotFound : Refusal::kMethodNotAllowed, text);
+      allow.empty() ? Refusal::kNotFound : Refusal::kMethodNotAllowed, exchange.request_, text);
   if (!allow.empty()) response.headers.push_back({"Allow", allow});
   co_await send_response(exchange, std::move(response));
 }
@@ -345,8 +346,8 @@ Task<void> Connection::run_handler(const Handler& handler, Exchange& exchange) {
     failed = true;
   }
   if (!exchange.answered() && !gone_) {
-    Response response =
-        shared_.options.make_error(Refusal::kInternal, "The server failed to answer.");
+    Response response = shared_.options.make_error(Refusal::kInternal, exchange.request_,
+                                                   "The server failed to answer.");
     co_await send_response(exchange, std::move(response));
   }
   if (exchange.streaming_) {

@@ -18,7 +18,7 @@ using testing::RawClient;
 
 constexpr int64_t kHeaderBytes = 4096, kBodyBytes = 100'000;
 
-Response error_text(Refusal refusal, const std::string& message) {
+Response error_text(Refusal refusal, const Request&, const std::string& message) {
   static constexpr int kStatus[] = {400, 404, 405, 413, 431, 503, 500};
   Response response;
   response.status = kStatus[static_cast<int>(refusal)];

@@ -152,8 +152,8 @@ void Server::State::serve(tcp::socket socket) {
 
 // Over the limit: one short answer into the empty socket buffer, without a connection of its own.
 void Server::State::refuse(tcp::socket socket) {
-  const Response response =
-      shared.options.make_error(Refusal::kBusy, "Too many connections; try again later.");
+  const Response response = shared.options.make_error(Refusal::kBusy, Request{},
+                                                      "Too many connections; try again later.");
   std::string bytes =
       fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nConnection: close\r\n", response.status,
                   status_phrase(response.status), response.content_type);

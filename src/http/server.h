@@ -53,8 +53,9 @@ enum class Refusal : uint8_t {
 
 struct ServerOptions {
   ServerLimits limits;
-  // The answer to a refusal, for people in `message`; status included.
-  std::function<Response(Refusal, const std::string& message)> make_error;
+  // The answer to a refusal, for people in `message`; status included. `request`: as much of its
+  // head as was read, so its path may be "".
+  std::function<Response(Refusal, const Request& request, const std::string& message)> make_error;
   // Called with the head of every request (its body is empty), before its body is read and before a
   // path that does not exist is said to. `route` is the registered path or "". May be empty.
   std::function<Verdict(const Request& head, std::string_view route)> judge;

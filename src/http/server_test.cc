@@ -5,9 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <future>
 #include <thread>
+#include <vector>
 
 #include "http/sse.h"
 #include "http/testing.h"
@@ -29,10 +31,11 @@ ServerLimits small_limits() {
   return limits;
 }
 
-Response make_error(Refusal refusal, const std::string& message) {
+Response make_error(Refusal refusal, const Request& request, const std::string& message) {
   static constexpr int kStatus[] = {400, 404, 405, 413, 431, 503, 500};
   Response response;
   response.status = kStatus[static_cast<int>(refusal)];
+  response.headers.push_back({"x-refused", request.method + " " + request.path});
   response.body = message;
   return response;
 }
@@ -294,6 +297,33 @@ TEST_F(ServerTest, UnknownPathsAndMethods) {
   const std::string answer = ask("DELETE /hello HTTP/1.1\r\n\r\n");
   EXPECT_TRUE(answer.starts_with("HTTP/1.1 405"));
   EXPECT_TRUE(has(answer, "Allow: GET, HEAD\r\n"));
+}
+
+// Who words a refusal is told what was asked for, as far as the head came: all of it, its first
+// line, or nothing, and then nothing of the request before it on the connection either.
+TEST_F(ServerTest, RefusalsKnowTheRequest) {
+  start();
+  const auto refused = [&](const std::string& bytes) {
+    RawClient client(server_->port());
+    client.send("HEAD /hello HTTP/1.1\r\n\r\n");
+    client.read_until("\r\n\r\n");
+    client.send(bytes);
+    return client.read_all();
+  };
+  const std::string large(5000, 'x');
+  for (const auto& [bytes, status, request] : std::vector<std::array<std::string, 3>>{
+           {"GET /no?a HTTP/1.1\r\nConnection: close\r\n\r\n", "404", "GET /no"},
+           {"PUT /echo HTTP/1.1\r\nConnection: close\r\n\r\n", "405", "PUT /echo"},
+           {"POST /echo HTTP/1.1\r\nContent-Length: 100001\r\n\r\n", "413", "POST /echo"},
+           {"POST /echo HTTP/1.1\r\nx: " + large + "\r\n\r\n", "431", "POST /echo"},
+           {"POST /echo HTTP/1.1\r\nbad header\r\n\r\n", "400", "POST /echo"},
+           {"POST /" + large + " HTTP/1.1\r\n\r\n", "431", " "},
+           {"NONSENSE\r\n\r\n", "400", " "}}) {
+    const std::string answer = refused(bytes);
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 " + status)) << answer;
+    EXPECT_TRUE(has(answer, "x-refused: " + request + "\r\n")) << answer;
+    EXPECT_FALSE(answer.ends_with("\r\n\r\n")) << answer;  // the answer to HEAD is over
+  }
 }
 
 TEST_F(ServerTest, HandlerThatThrowsIsA500) {

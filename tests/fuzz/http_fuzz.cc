@@ -25,7 +25,7 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
-http::Response error_text(http::Refusal refusal, const std::string& message) {
+http::Response error_text(http::Refusal refusal, const http::Request&, const std::string& message) {
   static constexpr int kStatus[] = {400, 404, 405, 413, 431, 503, 500};
   http::Response response;
   response.status = kStatus[static_cast<int>(refusal)];
@@ -46,7 +46,8 @@ http::Shared make_shared_state(std::string* seen) {
   shared.options.make_error = error_text;
   shared.options.judge = [](const http::Request& head, std::string_view) {
     http::Verdict verdict;
-    if (head.header("refuse")) verdict.answer = error_text(http::Refusal::kMalformed, "refused");
+    if (head.header("refuse"))
+      verdict.answer = error_text(http::Refusal::kMalformed, head, "refused");
     return verdict;
   };
   const auto echo = [seen](http::Exchange& exchange) -> http::Task<void> {
