@@ -30,7 +30,8 @@ nlohmann::ordered_json to_json(Value value, size_t& nodes_left) {
       for (const auto& [key, item] : simdjson::dom::object(value)) {
         if (out.size() == kKeysMax) nodes_left = 0;
         if (nodes_left == 0) break;
-        out[std::string(key)] = to_json(item, nodes_left);
+        // A name given twice keeps its first value, which is the one that at_key() has checked.
+        out.emplace(std::string(key), to_json(item, nodes_left));
       }
       return out;
     }
@@ -123,6 +124,18 @@ Failure read_string(Value value, std::string_view name, std::string& out) {
   }
   out = text;
   return std::nullopt;
+}
+
+std::string_view string_at(Value object, std::string_view key) {
+  std::string_view text;
+  if (object.at_key(key).get(text) != simdjson::SUCCESS) return {};
+  return text;
+}
+
+Failure need_string(Value object, std::string_view key, const std::string& where,
+                    std::string_view& out) {
+  if (object.at_key(key).get(out) == simdjson::SUCCESS) return std::nullopt;
+  return invalid(where + "." + std::string(key), "`{}.{}` must be a string.", where, key);
 }
 
 Failure read_token_ids(Value value, std::string_view name, int32_t vocab_size, size_t count_max,

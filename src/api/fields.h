@@ -46,12 +46,18 @@ struct Range {
 };
 Failure read_float(Value value, std::string_view name, Range range, float& out);
 Failure read_string(Value value, std::string_view name, std::string& out);
+// The string that an object has under `key`; "" where it has none.
+std::string_view string_at(Value object, std::string_view key);
+// The same where it must have one. `where`: the object, for the message.
+Failure need_string(Value object, std::string_view key, const std::string& where,
+                    std::string_view& out);
 // An array of token ids below `vocab_size`, at most `count_max` of them.
 Failure read_token_ids(Value value, std::string_view name, int32_t vocab_size, size_t count_max,
                        std::vector<core::TokenId>& out);
 
-// A free-form value for templates. Errors: more than `nodes_max` values in it, or kKeysMax in one
-// object (objects keep their order and are searched from the front).
+// A free-form value for templates; of a name given twice the first counts, as with at_key().
+// Errors: more than `nodes_max` values in it, or kKeysMax in one object (objects keep their order
+// and are searched from the front).
 inline constexpr size_t kFreeFormNodesMax = 4096;
 inline constexpr size_t kKeysMax = 1024;
 Failure read_free_form(Value value, std::string_view name, nlohmann::ordered_json& out,

@@ -8,18 +8,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string_view string_at(Value object, std::string_view key) {
-  std::string_view text;
-  if (object.at_key(key).get(text) != simdjson::SUCCESS) return {};
-  return text;
-}
-
-Failure need_string(Value object, std::string_view key, const std::string& where,
-                    std::string_view& out) {
-  if (object.at_key(key).get(out) == simdjson::SUCCESS) return std::nullopt;
-  return invalid(where + "." + std::string(key), "`{}.{}` must be a string.", where, key);
-}
-
 void append_line(std::string& text, std::string_view piece) {
   if (!text.empty()) text += '\n';
   text += piece;
@@ -178,33 +166,6 @@ Failure read_message(Value value, const std::string& where, ordered_json& messag
   return std::nullopt;
 }
 
-Failure read_tool(Value value, const std::string& where, ordered_json& out) {
-  if (!value.is_object())
-    return invalid(where, "`{}` must be an object, got {}.", where, type_name(value));
-  const std::string_view type = string_at(value, "type");
-  if (!type.empty() && type != "custom") {
-    return ApiError{Problem::kUnsupportedParameter,
-                    fmt::format("`{}.type` is \"{}\"; only tools that the client runs and "
-                                "describes (\"custom\") are supported.",
-                                where, clip(type)),
-                    where + ".type"};
-  }
-  std::string_view name;
-  if (Failure failure = need_string(value, "name", where, name)) return failure;
-  ordered_json function = {{"name", std::string(name)}};
-  if (const std::string_view text = string_at(value, "description"); !text.empty())
-    function["description"] = std::string(text);
-  Value schema;
-  const std::string at = where + ".input_schema";
-  if (value.at_key("input_schema").get(schema) != simdjson::SUCCESS || !schema.is_object())
-    return invalid(at, "`{}` must be an object.", at);
-  if (Failure failure = read_free_form(schema, at, function["parameters"])) return failure;
-  bool strict = false;
-  if (value.at_key("strict").get(strict) == simdjson::SUCCESS) function["strict"] = strict;
-  out = {{"type", "function"}, {"function", std::move(function)}};
-  return std::nullopt;
-}
-
 }  // namespace
 
 bool is_billing_header(std::string_view text) {
@@ -232,18 +193,8 @@ Failure read_anthropic_messages(Value value, GenerateRequest& request) {
 }
 
 Failure read_anthropic_tools(Value value, GenerateRequest& request) {
-  simdjson::dom::array array;
-  if (value.get(array) != simdjson::SUCCESS)
-    return invalid("tools", "`tools` must be an array, got {}.", type_name(value));
-  ordered_json tools = ordered_json::array();
-  for (const Value item : array) {
-    if (tools.size() == kToolsMax)
-      return invalid("tools", "`tools` takes at most {} tools.", kToolsMax);
-    const std::string where = fmt::format("tools[{}]", tools.size());
-    if (Failure failure = read_tool(item, where, tools.emplace_back())) return failure;
-  }
-  if (!tools.empty()) request.tools = std::move(tools);
-  return std::nullopt;
+  constexpr FlatTools kForm = {.type = "custom", .schema = "input_schema", .schema_required = true};
+  return read_flat_tools(value, kForm, request.tools);
 }
 
 Failure read_anthropic_tool_choice(Value value, GenerateRequest& request) {

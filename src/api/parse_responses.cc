@@ -11,18 +11,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string_view string_at(Value object, std::string_view key) {
-  std::string_view text;
-  if (object.at_key(key).get(text) != simdjson::SUCCESS) return {};
-  return text;
-}
-
-Failure need_string(Value object, std::string_view key, const std::string& where,
-                    std::string_view& out) {
-  if (object.at_key(key).get(out) == simdjson::SUCCESS) return std::nullopt;
-  return invalid(where + "." + std::string(key), "`{}.{}` must be a string.", where, key);
-}
-
 Failure unsupported(std::string param, std::string message) {
   return ApiError{Problem::kUnsupportedParameter, std::move(message), std::move(param)};
 }
@@ -162,33 +150,6 @@ Failure read_item(Value item, const std::string& where, ordered_json& messages) 
       fmt::format("`{}.type` is \"{}\", which this server does not take.", where, clip(type)));
 }
 
-Failure read_tool(Value value, const std::string& where, ordered_json& out) {
-  if (!value.is_object())
-    return invalid(where, "`{}` must be an object, got {}.", where, type_name(value));
-  const std::string_view type = string_at(value, "type");
-  if (type != "function") {
-    return unsupported(
-        where + ".type",
-        fmt::format("`{}.type` is \"{}\"; only \"function\" is supported.", where, clip(type)));
-  }
-  std::string_view name;
-  if (Failure failure = need_string(value, "name", where, name)) return failure;
-  ordered_json function = {{"name", std::string(name)}};
-  if (const std::string_view text = string_at(value, "description"); !text.empty())
-    function["description"] = std::string(text);
-  Value schema;
-  if (value.at_key("parameters").get(schema) == simdjson::SUCCESS && !schema.is_null()) {
-    const std::string at = where + ".parameters";
-    if (!schema.is_object())
-      return invalid(at, "`{}` must be an object, got {}.", at, type_name(schema));
-    if (Failure failure = read_free_form(schema, at, function["parameters"])) return failure;
-  }
-  bool strict = false;
-  if (value.at_key("strict").get(strict) == simdjson::SUCCESS) function["strict"] = strict;
-  out = {{"type", "function"}, {"function", std::move(function)}};
-  return std::nullopt;
-}
-
 }  // namespace
 
 Failure read_responses_input(Value value, GenerateRequest& request) {
@@ -213,17 +174,8 @@ Failure read_responses_input(Value value, GenerateRequest& request) {
 }
 
 Failure read_responses_tools(Value value, GenerateRequest& request) {
-  simdjson::dom::array array;
-  if (value.get(array) != simdjson::SUCCESS)
-    return invalid("tools", "`tools` must be an array, got {}.", type_name(value));
-  ordered_json tools = ordered_json::array();
-  for (const Value item : array) {
-    if (tools.size() == kToolsMax)
-      return invalid("tools", "`tools` takes at most {} tools.", kToolsMax);
-    const std::string where = fmt::format("tools[{}]", tools.size());
-    if (Failure failure = read_tool(item, where, tools.emplace_back())) return failure;
-  }
-  if (!tools.empty()) request.tools = std::move(tools);
+  constexpr FlatTools kForm = {.type = "function", .type_required = true, .schema = "parameters"};
+  if (Failure failure = read_flat_tools(value, kForm, request.tools)) return failure;
   echo_field(value, "tools", request);
   return std::nullopt;
 }

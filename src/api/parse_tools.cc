@@ -47,15 +47,18 @@ Failure read_function(Value object, const std::string& where, Value& function) {
   return std::nullopt;
 }
 
+Failure check_new_name(Value object, const std::string& where, std::set<std::string>& names) {
+  std::string name;
+  if (Failure failure = read_name(object, where, name)) return failure;
+  if (names.insert(name).second) return std::nullopt;
+  return invalid(where + ".name", "`{}.name`: `{}` is given twice.", where, clip(name));
+}
+
 Failure check_tool(Value tool, const std::string& where, std::set<std::string>& names) {
   Value function;
   if (Failure failure = read_function(tool, where, function)) return failure;
   const std::string inner = where + ".function";
-  std::string name;
-  if (Failure failure = read_name(function, inner, name)) return failure;
-  if (!names.insert(name).second) {
-    return invalid(inner + ".name", "`{}.name`: `{}` is given twice.", inner, clip(name));
-  }
+  if (Failure failure = check_new_name(function, inner, names)) return failure;
   Value parameters;
   if (function.at_key("parameters").get(parameters) == simdjson::SUCCESS &&
       !parameters.is_object() && !parameters.is_null()) {
@@ -63,6 +66,53 @@ Failure check_tool(Value tool, const std::string& where, std::set<std::string>& 
                    type_name(parameters));
   }
   return std::nullopt;
+}
+
+Failure check_flat_tool(Value tool, const FlatTools& form, const std::string& where,
+                        std::set<std::string>& names) {
+  if (!tool.is_object())
+    return invalid(where, "`{}` must be an object, got {}.", where, type_name(tool));
+  const std::string_view type = string_at(tool, "type");
+  if (type != form.type && (form.type_required || !type.empty())) {
+    return ApiError{Problem::kUnsupportedParameter,
+                    fmt::format("`{}.type` is \"{}\"; only tools that the client describes and "
+                                "runs (\"{}\") are supported.",
+                                where, clip(type), form.type),
+                    where + ".type"};
+  }
+  if (Failure failure = check_new_name(tool, where, names)) return failure;
+  Value schema;
+  const bool given = tool.at_key(form.schema).get(schema) == simdjson::SUCCESS && !schema.is_null();
+  if (given ? schema.is_object() : !form.schema_required) return std::nullopt;
+  const std::string at = fmt::format("{}.{}", where, form.schema);
+  return invalid(at, "`{}` must be an object.", at);
+}
+
+// REQUIRES: check_flat_tool() found nothing.
+ordered_json function_tool(ordered_json& flat, const FlatTools& form) {
+  ordered_json function = {{"name", std::move(flat["name"])}};
+  if (flat["description"].is_string() && flat["description"] != "")
+    function["description"] = std::move(flat["description"]);
+  ordered_json& schema = flat[std::string(form.schema)];
+  if (schema.is_object()) function["parameters"] = std::move(schema);
+  if (flat["strict"].is_boolean()) function["strict"] = flat["strict"];
+  return {{"type", "function"}, {"function", std::move(function)}};
+}
+
+// The tools as they came; none is null. `check(tool, where, names)` judges each before.
+template <typename Check>
+Failure read_tool_array(Value value, Check check, ordered_json& out) {
+  simdjson::dom::array array;
+  if (value.get(array) != simdjson::SUCCESS)
+    return invalid("tools", "`tools` must be an array, got {}.", type_name(value));
+  std::set<std::string> names;
+  size_t i = 0;
+  for (const Value tool : array) {
+    if (i == kToolsMax) return invalid("tools", "`tools` takes at most {} tools.", kToolsMax);
+    if (Failure failure = check(tool, fmt::format("tools[{}]", i++), names)) return failure;
+  }
+  if (i == 0) return std::nullopt;
+  return read_free_form(value, "tools", out, kToolNodesMax);
 }
 
 Failure read_call(Value call, const std::string& where, ordered_json& out) {
@@ -103,17 +153,16 @@ ordered_json call_arguments(std::string_view text) {
 }
 
 Failure read_tools(Value value, ordered_json& out) {
-  simdjson::dom::array array;
-  if (value.get(array) != simdjson::SUCCESS)
-    return invalid("tools", "`tools` must be an array, got {}.", type_name(value));
-  std::set<std::string> names;
-  size_t i = 0;
-  for (const Value tool : array) {
-    if (i == kToolsMax) return invalid("tools", "`tools` takes at most {} tools.", kToolsMax);
-    if (Failure failure = check_tool(tool, fmt::format("tools[{}]", i++), names)) return failure;
-  }
-  if (i == 0) return std::nullopt;
-  return read_free_form(value, "tools", out, kToolNodesMax);
+  return read_tool_array(value, check_tool, out);
+}
+
+Failure read_flat_tools(Value value, const FlatTools& form, ordered_json& out) {
+  const auto check = [&form](Value tool, const std::string& where, std::set<std::string>& names) {
+    return check_flat_tool(tool, form, where, names);
+  };
+  if (Failure failure = read_tool_array(value, check, out)) return failure;
+  for (ordered_json& tool : out) tool = function_tool(tool, form);
+  return std::nullopt;
 }
 
 Failure read_tool_choice(Value value, ToolChoice& out) {

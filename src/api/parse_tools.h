@@ -14,6 +14,16 @@ inline constexpr size_t kToolNameBytesMax = 256;
 // tool of another type, a missing, repeated or impossible name.
 Failure read_tools(Value value, nlohmann::ordered_json& out);
 
+// Tools whose fields stand beside each other: name, description, a JSON Schema, strict.
+struct FlatTools {
+  std::string_view type;  // of those that the client describes and runs
+  bool type_required = false;
+  std::string_view schema;  // its key
+  bool schema_required = false;
+};
+// An array of such tools, made OpenAI function tools. Errors: as above, and a missing schema.
+Failure read_flat_tools(Value value, const FlatTools& form, nlohmann::ordered_json& out);
+
 // "auto", "none", "required", or {"type": "function", "function": {"name": ...}}.
 Failure read_tool_choice(Value value, ToolChoice& out);
 

@@ -72,6 +72,65 @@ TEST(ParseTools, ImpossibleTools) {
   bad(tools(R"({"function":{"name":"f","parameters":{)" + keys + "}}}"), "tools");
 }
 
+// What is checked is what is kept: a second value of another type would meet code that trusts it.
+TEST(ParseTools, OfAFieldGivenTwiceTheFirstIsKept) {
+  const GenerateRequest r =
+      good(tools(R"({"function":{"name":"f","name":7},"function":{},"function":7})"));
+  EXPECT_EQ(r.tools.dump(), R"([{"function":{"name":"f"}}])");
+}
+
+// The tools of messages and responses are checked as those of chats, which they become.
+TEST(ParseTools, FieldsBesideEachOther) {
+  struct Form {
+    Endpoint endpoint;
+    const char* rest;
+    const char* schema;
+  };
+  const std::string messages = std::string(R"({"max_tokens":1,)") + kMessages;
+  for (const auto& [endpoint, rest, schema] :
+       {Form{Endpoint::kMessages, messages.c_str(), "input_schema"},
+        Form{Endpoint::kResponses, R"({"input":"a")", "parameters"}}) {
+    const auto parse = [&](const std::string& list) {
+      return parse_request(endpoint, fmt::format("{},{}}}", rest, tools(list)), 100);
+    };
+    const auto tool = [&](const std::string& name) {
+      const char* type = endpoint == Endpoint::kMessages ? "custom" : "function";
+      return fmt::format(R"({{"type":"{}","description":"d","name":{},"{}":{{"type":"object"}}}})",
+                         type, name, schema);
+    };
+    const auto bad = [&](const std::string& list, const std::string& param,
+                         Problem problem = Problem::kInvalidValue) {
+      const auto parsed = parse(list);
+      const auto* error = std::get_if<ApiError>(&parsed);
+      ASSERT_NE(error, nullptr) << list;
+      EXPECT_EQ(error->param, param) << list << ": " << error->message;
+      EXPECT_EQ(error->problem, problem) << list << ": " << error->message;
+    };
+    const auto parsed = parse(tool(R"("f","name":7)"));
+    ASSERT_TRUE(std::holds_alternative<GenerateRequest>(parsed));
+    EXPECT_EQ(
+        std::get<GenerateRequest>(parsed).tools.dump(),
+        R"([{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"}}}])");
+    bad("7", "tools[0]");
+    bad(tool("7"), "tools[0].name");
+    bad(tool(R"("")"), "tools[0].name");
+    bad(tool(fmt::format("\"{}\"", std::string(257, 'a'))), "tools[0].name");
+    bad(tool(R"("f")") + "," + tool(R"("f")"), "tools[1].name");
+    bad(R"({"type":"web_search"})", "tools[0].type", Problem::kUnsupportedParameter);
+    const std::string plain = tool(R"("f")");
+    const auto with = [&plain](std::string_view old, std::string_view now) {
+      const size_t at = plain.find(old);
+      return fmt::format("{}{}{}", plain.substr(0, at), now, plain.substr(at + old.size()));
+    };
+    bad(with("name", "nine"), "tools[0].name", Problem::kMissingParameter);
+    bad(with(R"({"type":"object"})", "7"), fmt::format("tools[0].{}", schema));
+    std::string many;
+    for (size_t i = 0; i < kToolsMax; ++i) many += tool(fmt::format("\"f{}\"", i)) + ",";
+    EXPECT_TRUE(std::holds_alternative<GenerateRequest>(parse(many.substr(0, many.size() - 1))));
+    bad(many + plain, "tools");
+  }
+}
+
 TEST(ParseTools, Choice) {
   EXPECT_EQ(good(tools(kTool) + R"(,"tool_choice":"auto")").tool_choice.kind,
             ToolChoiceKind::kAuto);
