@@ -47,15 +47,11 @@ class HermesParser final : public CallParser {
       case JsonCallReader::Step::kDone:
         state_ = State::kBehind;
         return;
-      case JsonCallReader::Step::kNoCall:
-        no_call(out);
-        break;
-      case JsonCallReader::Step::kBroken:
-        writer_.end_call(false);
-        break;
+      case JsonCallReader::Step::kOther:
+        if (!reader_.told()) no_call(out);
+        state_ = State::kContent;
+        return content(c, out);
     }
-    state_ = State::kContent;
-    content(c, out);
   }
 
   // The closing tag, or the next call's where a model leaves the closing one out.

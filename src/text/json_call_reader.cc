@@ -90,6 +90,7 @@ JsonCallReader::Step JsonCallReader::step(char c, PieceWriter& writer, OutputPie
   const Step step = read(c, writer, out);
   if (told_) {
     raw_.clear();
+    if (step == Step::kOther) writer.end_call(false);
   } else if (step == Step::kMore) {
     raw_ += c;
   }
@@ -101,18 +102,18 @@ JsonCallReader::Step JsonCallReader::read(char c, PieceWriter& writer, OutputPie
     piece_ += c;
     if (scanner_.step(c) != JsonValueScanner::Step::kEnd) return Step::kMore;
     state_ = State::kColon;
-    return take_key() ? Step::kMore : give_up();
+    return take_key() ? Step::kMore : Step::kOther;
   }
   if (state_ == State::kInValue) return read_value(c, writer, out);
   if (is_space(c)) return Step::kMore;
   switch (state_) {
     case State::kStart:
-      if (c != '{') return give_up();
+      if (c != '{') return Step::kOther;
       state_ = State::kKey;
       return Step::kMore;
     case State::kKey:
       if (c == '}' && first_) return end_object(writer, out);
-      if (c != '"') return give_up();
+      if (c != '"') return Step::kOther;
       first_ = false;
       scanner_ = {};
       scanner_.step(c);
@@ -120,7 +121,7 @@ JsonCallReader::Step JsonCallReader::read(char c, PieceWriter& writer, OutputPie
       state_ = State::kInKey;
       return Step::kMore;
     case State::kColon:
-      if (c != ':') return give_up();
+      if (c != ':') return Step::kOther;
       state_ = State::kValue;
       return Step::kMore;
     case State::kValue:
@@ -137,21 +138,21 @@ JsonCallReader::Step JsonCallReader::read(char c, PieceWriter& writer, OutputPie
       return read_value(c, writer, out);
     case State::kAfterValue:
       if (c == '}') return end_object(writer, out);
-      if (c != ',') return give_up();
+      if (c != ',') return Step::kOther;
       state_ = State::kKey;
       return Step::kMore;
     case State::kInKey:
     case State::kInValue:
       break;
   }
-  return give_up();
+  return Step::kOther;
 }
 
 JsonCallReader::Step JsonCallReader::read_value(char c, PieceWriter& writer, OutputPiece& out) {
   using Scan = JsonValueScanner::Step;
   const bool streams = key_ == Key::kArguments && told_;
   const Scan scan = streams ? arguments_.step(c, writer, out) : scanner_.step(c);
-  if (scan == Scan::kBad) return give_up();
+  if (scan == Scan::kBad) return Step::kOther;
   if (!streams && scan != Scan::kPast) piece_ += c;
   if (scan == Scan::kMore) return Step::kMore;
   const Step ended = end_value(writer, out);
@@ -162,7 +163,7 @@ JsonCallReader::Step JsonCallReader::read_value(char c, PieceWriter& writer, Out
 JsonCallReader::Step JsonCallReader::end_value(PieceWriter& writer, OutputPiece& out) {
   state_ = State::kAfterValue;
   if (key_ == Key::kName) {
-    if (!take_name()) return give_up();
+    if (!take_name()) return Step::kOther;
     if (!arguments_seen_) return Step::kMore;
     writer.begin_call(name_, out);
     told_ = true;
@@ -179,7 +180,7 @@ JsonCallReader::Step JsonCallReader::end_value(PieceWriter& writer, OutputPiece&
 
 JsonCallReader::Step JsonCallReader::end_object(PieceWriter& writer, OutputPiece& out) {
   if (!told_) {
-    if (name_.empty()) return give_up();
+    if (name_.empty()) return Step::kOther;
     writer.begin_call(name_, out);  // a call without arguments
     writer.arguments("{}", out);
     told_ = true;

@@ -46,9 +46,9 @@ class ArgumentsReader {
 // One call as a JSON object with "name" and "arguments" (or "parameters"), in any order.
 class JsonCallReader {
  public:
-  // kNoCall: `c` shows that this is none; raw() is the text before it. kBroken: it is one that has
-  // been told, and `c` cannot belong to it. In both cases `c` is still to be read by the caller.
-  enum class Step : uint8_t { kMore, kDone, kNoCall, kBroken };
+  // kDone: the call has ended. kOther: `c` cannot belong to a call and is still to be read by the
+  // caller; one that was told() has ended as broken, else there was none and raw() is its text.
+  enum class Step : uint8_t { kMore, kDone, kOther };
   // `tools`: when given, the name must be in it and no key but those of calls may be there.
   explicit JsonCallReader(const nlohmann::ordered_json* tools = nullptr) : tools_(tools) {}
   Step step(char c, PieceWriter& writer, OutputPiece& out);
@@ -58,7 +58,7 @@ class JsonCallReader {
     if (told_) arguments_.finish(writer, out);
   }
   bool told() const { return told_; }
-  const std::string& raw() const { return raw_; }
+  const std::string& raw() const { return raw_; }  // "" once it is told
 
  private:
   enum class State : uint8_t { kStart, kKey, kInKey, kColon, kValue, kInValue, kAfterValue };
@@ -69,7 +69,6 @@ class JsonCallReader {
   Step end_object(PieceWriter& writer, OutputPiece& out);
   bool take_key();
   bool take_name();
-  Step give_up() const { return told_ ? Step::kBroken : Step::kNoCall; }
 
   const nlohmann::ordered_json* tools_;
   State state_ = State::kStart;

@@ -70,15 +70,11 @@ class Llama3JsonParser final : public CallParser {
         before_.clear();
         behind_call_ = true;
         return;
-      case JsonCallReader::Step::kNoCall:
-        no_call(out);
-        break;
-      case JsonCallReader::Step::kBroken:
-        writer_.end_call(false);
-        break;
+      case JsonCallReader::Step::kOther:
+        if (!reader_.told()) no_call(out);
+        state_ = State::kContent;
+        return content(c, out);
     }
-    state_ = State::kContent;
-    content(c, out);
   }
 
   void no_call(OutputPiece& out) {

@@ -32,7 +32,7 @@ class MistralParser final : public CallParser {
     if (state_ == State::kContent) writer_.content(open_.take(), out);
     if (state_ == State::kItem) {
       reader_.finish(writer_, out);
-      raw_ = reader_.told() ? "" : raw_ + reader_.raw();
+      take_raw();
     }
     writer_.content(raw_, out);
     writer_.finish(out);
@@ -101,23 +101,15 @@ class MistralParser final : public CallParser {
   }
 
   void item(char c, OutputPiece& out) {
-    switch (reader_.step(c, writer_, out)) {
-      case JsonCallReader::Step::kMore:
-        return;
-      case JsonCallReader::Step::kDone:
-        state_ = State::kBetween;
-        raw_.clear();
-        return;
-      case JsonCallReader::Step::kNoCall:
-        raw_ += reader_.raw();
-        break;
-      case JsonCallReader::Step::kBroken:
-        writer_.end_call(false);
-        raw_.clear();
-        break;
-    }
-    no_call(c, out);
+    const JsonCallReader::Step step = reader_.step(c, writer_, out);
+    if (step == JsonCallReader::Step::kMore) return;
+    take_raw();
+    if (step == JsonCallReader::Step::kOther) return no_call(c, out);
+    state_ = State::kBetween;
   }
+
+  // What the item was, unless it was told.
+  void take_raw() { raw_ = reader_.told() ? "" : raw_ + reader_.raw(); }
 
   void arguments(char c, OutputPiece& out) {
     if (!told_) {
