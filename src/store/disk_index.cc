@@ -38,12 +38,12 @@ int64_t as_signed(uint64_t value) {
   return static_cast<int64_t>(value);
 }
 
-std::string identity_text(const DiskIndexIdentity& identity) {
-  return fmt::format("schema {}, record format {}, payload {}, P {}, {}", kSchema, kRecordFormat,
-                     identity.payload_bytes, identity.page_tokens, identity.fingerprint);
-}
-
 }  // namespace
+
+std::string DiskIndexIdentity::text() const {
+  return fmt::format("schema {}, record format {}, payload {}, P {}, {}", kSchema, kRecordFormat,
+                     payload_bytes, page_tokens, fingerprint);
+}
 
 void DiskIndex::remove_files(const std::string& path) {
   for (const char* suffix : {"", "-wal", "-shm", "-journal"}) std::remove((path + suffix).c_str());
@@ -151,7 +151,7 @@ base::Result<void> DiskIndex::check_tables() {
 base::Result<bool> DiskIndex::prepare(const DiskIndexIdentity& identity) {
   RETURN_IF_ERROR(execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"));
   RETURN_IF_ERROR(check_tables());
-  const std::string text = identity_text(identity);
+  const std::string text = identity.text();
   ASSIGN_OR_RETURN(const Statement write,
                    compile("INSERT OR IGNORE INTO identity VALUES ('identity', ?1)"));
   ::sqlite3_bind_text(write.get(), 1, text.c_str(), static_cast<int>(text.size()),

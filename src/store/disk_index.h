@@ -31,6 +31,8 @@ struct DiskIndexIdentity {
   std::string fingerprint;
   int64_t payload_bytes = 0;
   int32_t page_tokens = 0;  // P
+
+  std::string text() const;
 };
 
 // One change, in the order they happened.

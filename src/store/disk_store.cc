@@ -59,6 +59,7 @@ base::Result<std::unique_ptr<DiskStore>> DiskStore::open(const DiskStoreOptions&
                        base::format_bytes(store->stride_bytes_), kRecordsMax);
   }
   RETURN_IF_ERROR(store->lock_folder());
+  store->shelf_.emplace(options.path, store->identity().text(), options.capacity_bytes);
   RETURN_IF_ERROR(store->open_index());
   RETURN_IF_ERROR(store->open_data(store->entries_.empty()));
   RETURN_IF_ERROR(store->make_buffers());
@@ -107,12 +108,10 @@ base::Result<void> DiskStore::lock_folder() {
 
 // Fills entries_. A damaged index is replaced by an empty one.
 base::Result<void> DiskStore::open_index() {
-  const DiskIndexIdentity identity{options_.fingerprint, options_.payload_bytes,
-                                   options_.page_tokens};
   const std::string path = file("index.sqlite");
   for (int attempt = 0;; ++attempt) {
     bool started_empty = false;
-    ASSIGN_OR_RETURN(index_, DiskIndex::open(path, identity, &started_empty));
+    ASSIGN_OR_RETURN(index_, DiskIndex::open(path, identity(), &started_empty));
     const base::Result<void> read = index_->read_all(
         num_records_, [&](const core::DiskEntry& e) { entries_.emplace_back().set(e); });
     if (read.ok()) return {};
@@ -131,6 +130,8 @@ base::Result<void> DiskStore::open_data(bool empty) {
   if (data_fd_ < 0) {
     return base::error(base::Code::kIo, "cannot open {}: {}", path, std::strerror(errno));
   }
+  struct stat data{};
+  if (::fstat(data_fd_, &data) == 0) file_bytes_ = data.st_size;
   writer_ = std::make_unique<IndexWriter>(std::move(*index_), data_fd_);
   index_.reset();
   return {};
@@ -217,6 +218,8 @@ void DiskStore::write(const core::DiskEntry& entry) {
   filling_.reset();
   slot.owned.set(entry);
   seal_record(record_of(slot), slot.owned.get(), fingerprint_);
+  const int64_t end = static_cast<int64_t>(entry.record + 1) * stride_bytes_;
+  if (end > file_bytes_) shelf_->make_room(file_bytes_ = end);
   submit(&slot, true);
 }
 
@@ -274,6 +277,7 @@ void DiskStore::finish_write(Slot* slot) {
     writer_->add(IndexChange::put(slot->owned.get()));
     return;
   }
+  if (slot->error == ENOSPC) shelf_->give_up_one();
   if (counters_.writes_failed++ == 0) {
     LOG_ERROR("the disk tier cannot write record {}: {}; what it would have held is computed again",
               slot->owned.entry.record, std::strerror(slot->error));

@@ -3,6 +3,7 @@
 //   DIR/pages.spillway    records of a fixed size; record r at r * stride (store/disk_record.h)
 //   DIR/index.sqlite      which record holds what (store/disk_index.h)
 //   DIR/lock              held by the one process that uses the folder
+//   DIR/owner, aside-*    whose the files are, and other models' (store/disk_shelf.h)
 //
 // A cache and nothing more: whatever is missing, torn, stale, damaged or unreadable is no record,
 // and its tokens are computed again. Which record holds what, and which one is overwritten next,
@@ -26,6 +27,7 @@
 #include "core/step.h"
 #include "device/buffer.h"
 #include "store/disk_record.h"
+#include "store/disk_shelf.h"
 #include "store/file_io.h"
 #include "store/index_writer.h"
 
@@ -36,7 +38,7 @@ struct DiskStoreOptions {
   int64_t capacity_bytes = 0;        // of pages.spillway at most
   int64_t payload_bytes = 0;         // a block's pages
   int32_t page_tokens = 0;           // P, at most kRecordTokensMax
-  std::string fingerprint;           // model, KV type, pages, heads: another one starts empty
+  std::string fingerprint;           // model, KV type, pages, heads: each has records of its own
   int64_t buffers_bytes = 64 << 20;  // of records on their way, at least two each way
   bool use_io_uring = true;          // where the kernel lets us
   // Tests: an errno for an operation on this record; 0: go on.
@@ -115,6 +117,9 @@ class DiskStore {
 
   explicit DiskStore(const DiskStoreOptions& options);
   base::Result<void> lock_folder();
+  DiskIndexIdentity identity() const {
+    return {options_.fingerprint, options_.payload_bytes, options_.page_tokens};
+  }
   base::Result<void> open_index();
   base::Result<void> open_data(bool empty);
   base::Result<void> make_buffers();
@@ -135,6 +140,8 @@ class DiskStore {
   const uint64_t num_records_;
   const Digest fingerprint_;
   int lock_fd_ = -1, data_fd_ = -1;
+  std::optional<DiskShelf> shelf_;
+  int64_t file_bytes_ = 0;          // of the data file, as far as it was ever written
   std::optional<DiskIndex> index_;  // until the writer takes it
   std::unique_ptr<IndexWriter> writer_;
   std::vector<OwnedEntry> entries_;

@@ -123,6 +123,83 @@ class DiskStoreTest : public testing::TestWithParam<bool> {
 
 using Ones = std::vector<int>;
 
+// Of models that take turns on one folder.
+class SharedFolder : public DiskStoreTest {
+ protected:
+  std::unique_ptr<DiskStore> open(const std::string& model, uint64_t num_records = 8) const {
+    DiskStoreOptions of_model = options(num_records);
+    of_model.fingerprint = model;
+    return DiskStore::open(of_model).value();
+  }
+  int64_t num_aside() const {
+    return std::ranges::count_if(fs::directory_iterator(folder_ + "/disk"), [](const auto& entry) {
+      return entry.path().filename().string().starts_with("aside-");
+    });
+  }
+};
+
+TEST_P(SharedFolder, EachFindsItsOwnRecordsAgain) {
+  for (const int round : {0, 1, 2}) {
+    for (const int model : {0, 1, 2}) {
+      const auto store = open("model " + std::to_string(model));
+      const uint64_t record = static_cast<uint64_t>(model % 2), number = 50 + record;
+      EXPECT_EQ(entries(store.get()).size(), round == 0 ? 0u : 1u);
+      EXPECT_EQ(read(store.get(), {{record, number}}), Ones{round > 0});
+      write(store.get(), record, number);
+      EXPECT_EQ(num_aside(), round == 0 ? model : 2);
+    }
+  }
+}
+
+TEST_P(SharedFolder, WhatWasSetAsideFirstIsGivenUpWhenRoomIsWanted) {
+  for (const char* model : {"a", "b"}) {
+    const auto store = open(model);
+    for (uint64_t r = 0; r < 3; ++r) write(store.get(), r, r);
+  }
+  {
+    const auto store = open("c");
+    EXPECT_EQ(num_aside(), 2);
+    for (uint64_t r = 0; r < 2; ++r) write(store.get(), r, 10 + r);
+    EXPECT_EQ(read(store.get(), {{1, 11}}), Ones{1});
+  }
+  {
+    const auto store = open("c");
+    EXPECT_EQ(num_aside(), 1) << "3 + 3 + 2 records and three indexes, in room for 8 records";
+    EXPECT_EQ(read(store.get(), {{0, 10}, {1, 11}}), Ones(2, 1));
+  }
+  EXPECT_TRUE(entries(open("a").get()).empty());
+  EXPECT_EQ(entries(open("b").get()).size(), 3u);
+}
+
+TEST_P(SharedFolder, AFullDiskCostsWhatIsAside) {
+  {
+    write(open("a").get(), 0, 1);
+  }
+  DiskStoreOptions b = options();
+  b.fingerprint = "b";
+  b.fault = [](bool is_write, uint64_t record) { return is_write && record == 0 ? ENOSPC : 0; };
+  {
+    const auto store = DiskStore::open(b).value();
+    EXPECT_EQ(num_aside(), 1);
+    write(store.get(), 0, 2);
+    write(store.get(), 1, 3);
+    EXPECT_EQ(read(store.get(), {{1, 3}}), Ones{1});
+  }
+  EXPECT_EQ(num_aside(), 0);
+}
+
+TEST_P(SharedFolder, AnOwnerThatIsNoneAndAFolderOfOthersChangeNothing) {
+  {
+    write(open("a").get(), 0, 1);
+  }
+  fs::create_directories(folder_ + "/disk/aside-../x");
+  fs::create_directories(folder_ + "/disk/aside-mine");
+  std::ofstream(folder_ + "/disk/owner") << "../../somewhere";
+  // Whose the files are is not known, but that they are a's is seen in them.
+  EXPECT_EQ(entries(open("a").get()).size(), 1u);
+  EXPECT_TRUE(fs::exists(folder_ + "/disk/aside-mine"));
+}
+
 TEST_P(DiskStoreTest, GivesBackWhatWasWritten) {
   const auto store = DiskStore::open(options()).value();
   EXPECT_EQ(store->num_records(), 8u);
@@ -165,7 +242,7 @@ TEST_P(DiskStoreTest, ComesBackAfterReopening) {
   EXPECT_EQ(read(store.get(), {{3, 13}, {1, 99}, {5, 15}}), Ones(3, 1));
 }
 
-TEST_P(DiskStoreTest, AnotherModelStartsEmpty) {
+TEST_P(DiskStoreTest, AnotherModelFindsNothingOfTheFirst) {
   {
     write(DiskStore::open(options()).value().get(), 0, 1);
   }
@@ -176,7 +253,7 @@ TEST_P(DiskStoreTest, AnotherModelStartsEmpty) {
     EXPECT_TRUE(entries(store.get()).empty());
     EXPECT_EQ(read(store.get(), {{0, 1}}), Ones{0});
   }
-  EXPECT_TRUE(entries(DiskStore::open(options()).value().get()).empty());
+  EXPECT_EQ(entries(DiskStore::open(options()).value().get()).size(), 1u) << "which are kept";
 }
 
 TEST_P(DiskStoreTest, ASmallerCapacityForgetsWhatIsBeyondIt) {
@@ -359,6 +436,8 @@ TEST_P(DiskStoreTest, AKilledProcessLeavesNothingWrong) {
   EXPECT_GT(good, 0);
 }
 
+INSTANTIATE_TEST_SUITE_P(Io, SharedFolder, testing::Bool(),
+                         [](const auto& test) { return test.param ? "uring" : "threads"; });
 INSTANTIATE_TEST_SUITE_P(Io, DiskStoreTest, testing::Bool(),
                          [](const auto& test) { return test.param ? "uring" : "threads"; });
 
