@@ -60,6 +60,7 @@ Choice::Choice(const Prepared& prepared, const PreparedPrompt& prompt, const Ser
 
 bool Choice::take(Event event, int64_t now_us, Delta& delta) {
   CHECK(!finished());
+  first_token_wait_us_.reset();
   token_gap_us_.reset();
   switch (event.kind) {
     case Event::Kind::kStarted:
@@ -97,6 +98,7 @@ void Choice::take_token(Event event, int64_t now_us, Delta& delta) {
   ++completion_tokens_;
   if (times_.first_token_us == 0) {
     times_.first_token_us = now_us;
+    first_token_wait_us_ = now_us - times_.arrival_us;
   } else {
     token_gap_us_ = now_us - times_.last_token_us;
   }

@@ -88,7 +88,9 @@ class Choice {
     return prompt_logprobs_;
   }
 
-  // The gap to the token before, when take() has just taken a token that was not the first.
+  // When take() has just taken a token: of the first, the time since the request arrived; of
+  // others, the gap to the token before.
+  std::optional<int64_t> first_token_wait_us() const { return first_token_wait_us_; }
   std::optional<int64_t> token_gap_us() const { return token_gap_us_; }
   telemetry::FinishedRequest story(int64_t now_us) const;
 
@@ -128,7 +130,7 @@ class Choice {
   int32_t preemptions_ = 0;
   int32_t reasoning_tokens_ = 0;
   std::vector<std::optional<core::PositionLogprobs>> prompt_logprobs_;
-  std::optional<int64_t> token_gap_us_;
+  std::optional<int64_t> first_token_wait_us_, token_gap_us_;
   // As seen here; replaced by the engine's own when the sequence ends by itself.
   engine::RequestTimes times_;
 };

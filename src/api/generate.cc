@@ -135,6 +135,8 @@ void Generation::pump(OnDelta on_delta) {
       if (!event) break;
       Delta delta;
       const bool news = running.choice.take(*std::move(event), now_us, delta);
+      if (const auto wait_us = running.choice.first_token_wait_us())
+        service_.metrics().on_first_token(*wait_us);
       if (const auto gap_us = running.choice.token_gap_us())
         service_.metrics().on_token_gap(*gap_us);
       if (running.choice.finished()) finish(running);

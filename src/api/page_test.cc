@@ -112,6 +112,26 @@ TEST(State, AnswersWithoutAPictureToo) {
   EXPECT_TRUE(state["latency"]["ttft_s"].is_null());
 }
 
+TEST(State, KnowsTheFirstTokenOfAnAnswerThatGoesOn) {
+  TestServer server;
+  server.engine().hold = true;
+  http::testing::RawClient client(server.port());
+  client.send(TestServer::post_bytes("/v1/completions", R"({"prompt":"x","stream":true})"));
+  const auto running = server.engine().wait_for_submitted(1)[0];
+  testing::FakeEngine::push_start(running.request, *running.events, 0);
+  testing::FakeEngine::push_token(running.request, *running.events, 'z');
+  client.read_until("z");
+  json latency = json::parse(body_of(server.get("/spillway/state")))["latency"];
+  EXPECT_EQ(latency["ttft_s"]["count"], 1);
+  EXPECT_TRUE(latency["itl_s"].is_null());
+  testing::FakeEngine::push_token(running.request, *running.events, 'y');
+  testing::FakeEngine::push_finish(*running.events, core::FinishReason::kLength);
+  client.read_all();
+  latency = json::parse(body_of(server.get("/spillway/state")))["latency"];
+  EXPECT_EQ(latency["ttft_s"]["count"], 1);
+  EXPECT_EQ(latency["itl_s"]["count"], 1);
+}
+
 TEST(State, IsNotAskedForByOthers) {
   TestServer server;
   server.get("/metrics");

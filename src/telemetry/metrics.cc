@@ -66,8 +66,6 @@ void Metrics::on_finished(const FinishedRequest& r) {
   queue_.observe(seconds(r.scheduled_us - r.queued_us));
   computed_tokens_.observe(r.prompt_tokens - r.cached_tokens);
   if (r.first_token_us == 0) return;
-  time_to_first_token_.observe(seconds(r.first_token_us - r.arrival_us));
-  recent_first_tokens_.add(seconds(r.first_token_us - r.arrival_us));
   prefill_.observe(seconds(r.first_token_us - r.scheduled_us));
   decode_.observe(seconds(r.last_token_us - r.first_token_us));
   inference_.observe(seconds(r.last_token_us - r.scheduled_us));
@@ -80,6 +78,11 @@ void Metrics::on_finished(const FinishedRequest& r) {
 void Metrics::on_request(int32_t choices, int32_t generated_max) {
   choices_.observe(choices);
   longest_.observe(generated_max);
+}
+
+void Metrics::on_first_token(int64_t wait_us) {
+  time_to_first_token_.observe(seconds(wait_us));
+  recent_first_tokens_.add(seconds(wait_us));
 }
 
 void Metrics::on_token_gap(int64_t gap_us) {

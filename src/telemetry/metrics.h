@@ -46,7 +46,8 @@ class Metrics {
   void on_finished(const FinishedRequest& request);
   // All sequences of one request have ended: `choices` of each prompt, the longest so long.
   void on_request(int32_t choices, int32_t generated_max);
-  void on_token_gap(int64_t gap_us);  // between two tokens of one sequence
+  void on_first_token(int64_t wait_us);  // since the request arrived
+  void on_token_gap(int64_t gap_us);     // between two tokens of one sequence
   void on_answer(std::string_view method, std::string_view route, int status, int64_t duration_us);
 
   // The last ones, in seconds.

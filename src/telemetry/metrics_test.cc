@@ -194,6 +194,7 @@ TEST(Metrics, FinishedRequestsFillTheHistograms) {
                     .finished_us = 3'400'000};
   metrics.on_finished(r);
   metrics.on_request(2, 3);
+  metrics.on_first_token(2'000'000);
   metrics.on_token_gap(200'000);
   const std::string page = metrics.render({});
   EXPECT_TRUE(has_line(page, "vllm:time_to_first_token_seconds_sum" + label() + " 2"));

@@ -44,6 +44,13 @@ WATCH = """async () => {
 }"""
 
 
+# Makes the page believe that it is hidden, or seen again; how often it has asked for something until then.
+HIDE = """(hidden) => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+  document.dispatchEvent(new Event("visibilitychange"));
+  return asked;
+}"""
+
 # Whether the last answer shows what the page makes of the whole text.
 AS_A_WHOLE = """async (text) => {
   const { prose } = await import("/page/prose.js");
@@ -167,6 +174,31 @@ class Chat(WithPage):
         page.click("#new-chat")
         self.check_quiet()
 
+    def test_a_new_chat_ends_the_old_one(self):
+        page = self.open_on_stage()
+        self.stage.script = answer = stage.Prompter()
+        self.ask(page, "One?")
+        answer.say(stage.event({"content": "Old."}))
+        self.wait_for_answer(page, "Old.")
+        page.click("#new-chat")
+        self.assertTrue(self.stage.left.wait(120), "the request was not ended")
+        page.wait_for_selector("#send:visible")
+        self.stage.script = lambda: [stage.event({"content": "New."}), stage.ending(1)]
+        self.ask(page, "Two?")
+        self.wait_for_answer(page, "New.")
+        self.assertEqual([m["content"] for m in self.stage.sent[1]["messages"]], ["Two?"])
+        self.assertEqual(page.locator(".turn").count(), 2)
+        self.check_quiet()
+
+    def test_an_answer_can_be_copied(self):
+        page = self.open(permissions=["clipboard-read", "clipboard-write"])
+        self.script(page, chunks({"reasoning_content": "So."}, {"content": "A **bold** one.\n"}))
+        self.ask(page, "Say it")
+        page.click(".answer button:has-text('Copy')")
+        page.wait_for_selector(".answer button:has-text('Copied')")
+        self.assertEqual(page.evaluate("navigator.clipboard.readText()"), "A **bold** one.\n")
+        self.check_quiet()
+
     def test_what_models_write_stays_text(self):
         page = self.open()
         hostile = '<img src=x onerror="document.title=1"> **bold** `code <b>`\n\n```html\n<script>alert(1)</script>\n```\n\n1. one\n2. two'
@@ -282,6 +314,21 @@ class Live(WithPage):
         self.assertEqual([selected for selected in alone if selected[0] != "9"], [], "the sink is always attended to")
         self.check_quiet()
 
+    def test_a_hidden_page_asks_for_nothing(self):
+        self.watched = browser.Watched(self.browser, self.server.url)
+        self.addCleanup(self.watched.context.close)
+        page = self.watched.page
+        page.clock.install()
+        page.add_init_script("window.asked = 0; const ask = window.fetch; window.fetch = (...all) => { ++window.asked; return ask(...all); };")
+        self.watched.open()
+        self.wait_for(page, "() => asked > 3")
+        before = page.evaluate(HIDE, True)
+        for _ in range(30):
+            page.clock.run_for(10_000)
+        self.assertEqual(page.evaluate("asked"), before)
+        page.evaluate(HIDE, False)
+        self.wait_for(page, "([before]) => asked > before", before)
+
     def test_asks_at_most_five_times_a_second_and_not_unseen(self):
         page = self.open()
         times = "performance.getEntriesByType('resource').filter((e) => e.name.endsWith(path)).map((e) => e.startTime)"
@@ -377,7 +424,8 @@ class Key(WithPage):
         self.addCleanup(self.watched.context.close)
         page = self.watched.open()
         page.wait_for_selector("#key-dialog[open]")
-        page.keyboard.press("Escape")
+        for _ in range(3):  # browsers let pages keep dialogs open once only
+            page.keyboard.press("Escape")
         self.assertTrue(page.locator("#key-dialog").is_visible(), "nothing works without a key")
         page.fill("#key", "guess")
         page.keyboard.press("Enter")

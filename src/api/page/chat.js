@@ -5,7 +5,7 @@ import { GrowingProse } from "./prose.js";
 import { events, request, ServerError } from "./server.js";
 import { settings } from "./settings.js";
 
-const messages = [];     // what is sent: { role, content }
+let messages = [];       // what is sent: { role, content }; of a new chat another one
 let attachment = null;   // { name, text }
 let running = null;      // AbortController of the answer that is being made
 let modelOf = () => null;
@@ -82,12 +82,25 @@ class Call {
   }
 }
 
+function copyButton(content) {
+  const button = element("button", { type: "button", class: "quiet", onclick: async () => {
+    try {
+      await navigator.clipboard.writeText(content);
+      setText(button, "Copied");
+    } catch {
+      setText(button, "Not allowed");
+    }
+  } }, "Copy");
+  return button;
+}
+
 // One answer on the page. take() notes what came, show() draws it.
 class Answer {
   constructor() {
     this.body = element("div", { class: "body" });
     this.facts = element("p", { class: "facts" }, element("span", { class: "thinking" }, "Waiting for the first token"));
-    this.node = element("article", { class: "turn answer", "aria-label": "Answer", "aria-busy": "true" }, this.body, this.facts);
+    this.foot = element("div", { class: "foot" }, this.facts);
+    this.node = element("article", { class: "turn answer", "aria-label": "Answer", "aria-busy": "true" }, this.body, this.foot);
     this.prose = null;
     this.reasoning = null;
     this.calls = new Map();
@@ -171,7 +184,8 @@ class Answer {
       const made = this.usage.completion_tokens;
       parts.push(`${count(made)} tokens`);
       const duration = (performance.now() - (this.firstToken ?? this.started)) / 1000;
-      if (made > 1 && duration > 0) parts.push(`${short((made - 1) / duration)} tokens/s`);
+      const rate = (made - 1) / duration;
+      if (made > 1 && duration > 0) parts.push(`${rate < 1000 ? short(rate) : count(rate)} tokens/s`);
     }
     if (this.firstToken !== null) {
       parts.push(`first token after ${text(seconds((this.firstToken - this.started) / 1000))}`);
@@ -181,6 +195,7 @@ class Answer {
       parts.push(`prompt ${count(this.usage.prompt_tokens)} tokens${cached ? `, ${count(cached)} from the cache` : ""}`);
     }
     setText(this.facts, parts.join(" · "));
+    if (this.content && navigator.clipboard) this.foot.append(copyButton(this.content));
   }
 }
 
@@ -231,6 +246,7 @@ function setRunning(controller) {
 
 async function answerIt() {
   const answer = new Answer();
+  const conversation = messages;
   log.append(answer.node);
   log.scrollTop = log.scrollHeight;
   const controller = new AbortController();
@@ -244,7 +260,7 @@ async function answerIt() {
     if (note === null) showError(answer, sayWhy(error));
     setText(byId("announce"), note ? "Stopped." : "The answer failed.");
   }
-  messages.push({ role: "assistant", content: answer.content });
+  conversation.push({ role: "assistant", content: answer.content });
   keepAtEnd(() => answer.end(note));
   const hadFocus = document.activeElement === byId("stop");
   setRunning(null);
@@ -288,7 +304,7 @@ function setAttachment(file) {
 
 function startOver() {
   running?.abort();
-  messages.length = 0;
+  messages = [];
   log.querySelectorAll(".turn").forEach((turn) => turn.remove());
   byId("welcome").hidden = false;
   byId("new-chat").hidden = true;

@@ -22,23 +22,25 @@ function batch({ prompts, decodes, running, waiting }) {
 }
 
 function hits(rates) {
-  const prefix = rates?.prefix_hit_ratio;
   const more = ["of pages attended to"];
-  if (prefix !== null && prefix !== undefined) more.push(`prompts cached: ${percent(prefix)}`);
   if (rates?.hit_ratio === null || rates?.hit_ratio === undefined) return { ...kNone, more };
   const [value, unit] = percent(rates.hit_ratio).split(" ");
   return { value, unit, more };
 }
 
-const perSecond = (value) => ({ ...scaled(value ?? 0, ["", "k", "M"], 1000) });
+function speed(tokens, more) {
+  const { value, unit } = scaled(tokens ?? 0, ["", "k", "M"], 1000);
+  return { value, unit: `${unit} tokens/s`.trim(), more: [more] };
+}
+
+function computed(rates) {
+  const cached = rates?.prefix_hit_ratio;
+  return speed(rates?.rows, cached === null || cached === undefined ? "prompts and answers" : `prompts cached: ${percent(cached)}`);
+}
 
 const kFigures = [
-  { label: "Generated", spark: "ink", value: (s) => s.rates?.generated_tokens,
-    show: (s) => {
-      const { value, unit } = perSecond(s.rates?.generated_tokens);
-      const rows = perSecond(s.rates?.rows);
-      return { value, unit: `${unit} tokens/s`.trim(), more: [`${rows.value}${rows.unit} with prompts`] };
-    } },
+  { label: "Generated", spark: "ink", value: (s) => s.rates?.generated_tokens, show: (s) => speed(s.rates?.generated_tokens, "all answers") },
+  { label: "Computed", spark: "ink", value: (s) => s.rates?.rows, show: (s) => computed(s.rates) },
   { label: "First token", show: (s) => latency(s.latency.ttft_s) },
   { label: "Between tokens", show: (s) => latency(s.latency.itl_s) },
   { label: "In the batch", show: (s) => batch(s.batch) },

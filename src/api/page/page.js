@@ -113,7 +113,7 @@ function askForKey(wasWrong) {
   });
 }
 
-byId("key-dialog").addEventListener("cancel", (event) => event.preventDefault());
+byId("key-dialog").addEventListener("cancel", (event) => event.preventDefault());  // of browsers that do not know closedby
 byId("model-choice").addEventListener("change", (event) => { model = event.target.value; });
 byId("show-chat").addEventListener("click", () => setView("chat"));
 byId("show-live").addEventListener("click", () => setView("live"));

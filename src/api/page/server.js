@@ -36,20 +36,23 @@ async function newKey(usedKey) {
   await asking;
 }
 
-// A response with a good status; throws ServerError, or TypeError when there is no connection.
-export async function request(path, options = {}) {
+// A response with a good status; throws ServerError, or something else when there is no connection. `timeout`: milliseconds for
+// all of it, where nobody has a signal to end it with.
+export async function request(path, { timeout, ...options } = {}) {
   for (;;) {
     const used = key;
     const headers = { ...options.headers };
     if (used) headers.authorization = `Bearer ${used}`;
-    const response = await fetch(path, { ...options, headers, cache: "no-store" });
+    const signal = timeout ? AbortSignal.timeout(timeout) : options.signal;
+    const response = await fetch(path, { ...options, headers, signal, cache: "no-store" });
     if (response.ok) return response;
     if (response.status !== 401) throw new ServerError(response.status, await messageOf(response));
     await newKey(used);
   }
 }
 
-export const getJson = async (path) => (await request(path)).json();
+const kPatience = 20_000;  // a connection that is dead says nothing
+export const getJson = async (path) => (await request(path, { timeout: kPatience })).json();
 
 // The data of each server-sent event, as it arrives.
 export async function* events(response) {
