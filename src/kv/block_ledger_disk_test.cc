@@ -47,6 +47,11 @@ class World {
     return found;
   }
   void finish(Run* run) { ledger_.release(&run->kv); }
+  void pass(const Tokens& tokens) {
+    Run run;
+    start(&run, "", tokens);
+    finish(&run);
+  }
 
   // What a waiting prompt does before it is admitted. Returns the blocks that came.
   int fetch(const std::string& salt, const Tokens& tokens) {
@@ -239,11 +244,8 @@ int on_disk(World& world, const Tokens& tokens) {
 
 TEST(BlockLedgerDisk, ASaveWritesWhatOnlyMemoryHas) {
   World world({.num_blocks = 12, .disk_records = 32});
-  World::Run a, b;
-  world.start(&a, "", prompt(0, 4));
-  world.finish(&a);
-  world.start(&b, "", prompt(1000, 4));
-  world.finish(&b);
+  world.pass(prompt(0, 4));
+  world.pass(prompt(1000, 4));
   EXPECT_EQ(save_all(world, 3), 8);
   EXPECT_EQ(world.spilled(), 8u);
   EXPECT_EQ(save_all(world, 3), 8);
@@ -254,11 +256,8 @@ TEST(BlockLedgerDisk, ASaveWritesWhatOnlyMemoryHas) {
 
 TEST(BlockLedgerDisk, ASaveThatIsCutOffKeepsTheBeginningsLastUsed) {
   World world({.num_blocks = 12, .disk_records = 32});
-  World::Run a, b;
-  world.start(&a, "", prompt(0, 4));
-  world.finish(&a);
-  world.start(&b, "", prompt(1000, 4));
-  world.finish(&b);
+  world.pass(prompt(0, 4));
+  world.pass(prompt(1000, 4));
   EXPECT_EQ(save_all(world, 3, 1), 3);
   EXPECT_EQ(on_disk(world, prompt(0, 4)), 0);
   EXPECT_EQ(on_disk(world, prompt(1000, 4)), 3);
@@ -266,19 +265,14 @@ TEST(BlockLedgerDisk, ASaveThatIsCutOffKeepsTheBeginningsLastUsed) {
 
 TEST(BlockLedgerDisk, ASaveGivesUpNoRecordThatWasUsedSince) {
   World world({.num_blocks = 12, .disk_records = 6});
-  World::Run a, b;
-  world.start(&a, "", prompt(0, 4));
-  world.finish(&a);
+  world.pass(prompt(0, 4));
   EXPECT_EQ(save_all(world, 3), 4);
-  world.start(&b, "", prompt(1000, 4));
-  world.finish(&b);
+  world.pass(prompt(1000, 4));
   EXPECT_EQ(save_all(world, 3), 6) << "all records, two of them the older prompt's";
   EXPECT_EQ(on_disk(world, prompt(1000, 4)), 4);
   EXPECT_EQ(on_disk(world, prompt(0, 4)), 2);
   // The next to go are the ends of what was used longest ago.
-  World::Run c;
-  world.start(&c, "", prompt(2000, 1));
-  world.finish(&c);
+  world.pass(prompt(2000, 1));
   EXPECT_EQ(save_all(world, 3), 6);
   EXPECT_EQ(on_disk(world, prompt(2000, 1)), 1);
   EXPECT_EQ(on_disk(world, prompt(1000, 4)), 4);
