@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include "base/check.h"
+#include "base/thread_name.h"
 #include "base/work_done.h"
 
 #if defined(__x86_64__)
@@ -94,6 +95,7 @@ bool ThreadPool::try_work(int worker) {
 }
 
 void ThreadPool::serve(int worker) {
+  name_this_thread("compute");
   while (!stopping_.load(std::memory_order_relaxed)) {
     const int32_t begun = loops_begun_.load(std::memory_order_acquire);
     for (int polls = 0; polls < kPollsBeforeSleep; ++polls) {

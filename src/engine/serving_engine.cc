@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/thread_name.h"
 
 namespace engine {
 namespace {
@@ -179,6 +180,7 @@ void ServingEngine::stop() {
 }
 
 void ServingEngine::loop() {
+  base::name_this_thread("engine");
   while (!mailbox_.stop_requested()) {
     if (step()) continue;
     const bool waits = ledger_.is_growing() && !live_.empty();

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread_name.h"
 #include "grammar/compile.h"
 #include "grammar/constraint.h"
 #include "grammar/work_limit.h"
@@ -187,6 +188,7 @@ Made compile_now(Shared& shared, const Spec& spec) {
 }
 
 void run(const std::shared_ptr<Shared>& shared, const std::shared_ptr<Job>& job) {
+  base::name_this_thread("grammar");
   Made made = compile_now(*shared, job->spec);
   const std::lock_guard lock(shared->mutex);
   if (made.ok()) shared->cache.insert(job->key, made.value());

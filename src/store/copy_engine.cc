@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/thread_name.h"
+
 namespace store {
 
 void PageFailure::note(std::optional<PageFailure>* first, int64_t page, base::Error error) {
@@ -44,6 +46,7 @@ std::optional<PageFailure> CopyEngine::copy(std::span<const PageCopy> copies,
 }
 
 void CopyEngine::serve() {
+  base::name_this_thread("copy engine");
   std::unique_lock lock(mutex_);
   for (;;) {
     work_.wait(lock, [&] { return pages_done_ < pages_issued_ || stopping_; });

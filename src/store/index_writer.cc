@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/thread_name.h"
 
 namespace store {
 namespace {
@@ -44,6 +45,7 @@ void IndexWriter::flush() {
 }
 
 void IndexWriter::serve() {
+  base::name_this_thread("disk index");
   std::vector<IndexChange> batch;
   batch.reserve(kBatchMax);
   for (;;) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/thread_name.h"
 
 namespace store {
 namespace {
@@ -175,6 +176,7 @@ SaveQueueCounters SaveQueue::counters() const {
 }
 
 void SaveQueue::serve(size_t worker) {
+  base::name_this_thread("save");
   std::unique_lock lock(mutex_);
   for (;;) {
     work_.wait(lock, [&] { return taken_ < published_ || stopping_; });

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/bounded_queue.h"
+#include "base/thread_name.h"
 #include "store/file_io.h"
 
 namespace store {
@@ -51,6 +52,7 @@ class ThreadIo final : public FileIo {
 
  private:
   void serve() {
+    base::name_this_thread("disk");
     for (;;) {
       const std::optional<Op> op = ops_.pop_for(std::chrono::hours(1));
       if (!op) {
