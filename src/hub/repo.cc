@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -29,10 +31,17 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kListingBytesMax = 16 << 20;
 constexpr int64_t kIndexBytesMax = 64 << 20;
 constexpr int64_t kSideFileBytesMax = int64_t{1} << 30;
+constexpr int64_t kFileBytesMax = int64_t{1} << 45;  // so that no sum of sizes overflows
+constexpr size_t kFilesMax = 10000;
 constexpr int64_t kSpareBytes = 64 << 20;  // that a fetch leaves free
 constexpr int64_t kLoggedBytes = 64 << 20;
 constexpr int kTries = 5;
 constexpr std::chrono::milliseconds kProgressInterval{500};
+
+int64_t bytes_max_of(const std::string& path) {
+  if (path.ends_with(".safetensors") || path.ends_with(".gguf")) return kFileBytesMax;
+  return path == kWeightIndex ? kIndexBytesMax : kSideFileBytesMax;
+}
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -108,6 +117,8 @@ class Fetch {
   base::Result<std::vector<RepoFile>> weight_files(const Listing& listing);
   base::Result<void> fetch_all(std::vector<RepoFile> files, const std::string& commit);
   base::Result<void> complete(RepoFile* file, const std::string& commit);
+  base::Result<void> ask_about(RepoFile* file, const std::string& commit);
+  void note(const Listing& listing);
   base::Result<void> check_space(const std::vector<RepoFile>& files);
   base::Result<void> fetch_one(const RepoFile& file, const std::string& commit);
   base::Result<void> fetch_blob(const RepoFile& file, const std::string& commit);
@@ -170,47 +181,44 @@ base::Result<std::string> Fetch::run(const Listing& listing) {
   if (!name_.file.empty()) {
     ASSIGN_OR_RETURN(const RepoFile file, choose_gguf(name_.id, listing, name_.file));
     RETURN_IF_ERROR(fetch_all({file}, listing.commit));
-    RETURN_IF_ERROR(cache_.write_ref(name_.revision, listing.commit));
+    note(listing);
     return cache_.file(listing.commit, file.path);
   }
   RETURN_IF_ERROR(check_has_safetensors(name_.id, listing));
   std::vector<RepoFile> files = side_files(listing);
-  for (const RepoFile& file : files) {
-    if (file.size_bytes.value_or(0) > kSideFileBytesMax) {
-      return base::error(Code::kTooLarge, "{}: {}: expected at most {}, found {} bytes", name_.id,
-                         printable(file.path), base::format_bytes(kSideFileBytesMax),
-                         *file.size_bytes);
-    }
-  }
   if (options_.weights) {
     ASSIGN_OR_RETURN(std::vector<RepoFile> weights, weight_files(listing));
     files.insert(files.end(), weights.begin(), weights.end());
   }
   RETURN_IF_ERROR(fetch_all(std::move(files), listing.commit));
-  RETURN_IF_ERROR(cache_.write_ref(name_.revision, listing.commit));
+  note(listing);
   return cache_.snapshot(listing.commit);
+}
+
+// What the revision is now, for a time without network. What was fetched serves without it.
+void Fetch::note(const Listing& listing) {
+  const base::Result<void> written = cache_.write_ref(name_.revision, listing.commit);
+  if (!written.ok()) LOG_WARN("{}: {}", name_.id, written.error().message);
 }
 
 // One file, or an index, which is fetched here, and its shards.
 base::Result<std::vector<RepoFile>> Fetch::weight_files(const Listing& listing) {
   if (const RepoFile* whole = listing.find(kWholeWeights)) return std::vector<RepoFile>{*whole};
   const RepoFile& index = *listing.find(kWeightIndex);
-  if (index.size_bytes.value_or(0) > kIndexBytesMax) {
-    return base::error(Code::kTooLarge, "{}: {}: expected at most {}, found {} bytes", name_.id,
-                       index.path, base::format_bytes(kIndexBytesMax), *index.size_bytes);
-  }
   RETURN_IF_ERROR(fetch_all({index}, listing.commit));
   const std::string path = cache_.file(listing.commit, kWeightIndex);
   ASSIGN_OR_RETURN(const std::string text, read_small(path, kIndexBytesMax));
   ASSIGN_OR_RETURN(const std::vector<std::string> shards, parse_shards(path, text));
+  std::map<std::string_view, const RepoFile*> by_path;
+  for (const RepoFile& file : listing.files) by_path.emplace(file.path, &file);
   std::vector<RepoFile> files = {index};
   for (const std::string& shard : shards) {
-    const RepoFile* file = listing.find(shard);
-    if (file == nullptr) {
+    const auto file = by_path.find(shard);
+    if (file == by_path.end()) {
       return base::error(Code::kNotFound, "{}: {} names {}, which the repository does not have",
                          name_.id, kWeightIndex, printable(shard));
     }
-    files.push_back(*file);
+    files.push_back(*file->second);
   }
   return files;
 }
@@ -218,8 +226,12 @@ base::Result<std::vector<RepoFile>> Fetch::weight_files(const Listing& listing) 
 base::Result<void> Fetch::fetch_all(std::vector<RepoFile> files, const std::string& commit) {
   std::erase_if(files, [&](const RepoFile& file) { return cache_.has_file(commit, file.path); });
   if (files.empty()) return {};
-  RETURN_IF_ERROR(cache_.make_folders());
+  if (files.size() > kFilesMax) {
+    return base::error(Code::kTooLarge, "{}: expected at most {} files, found {}", name_.id,
+                       kFilesMax, files.size());
+  }
   for (RepoFile& file : files) RETURN_IF_ERROR(complete(&file, commit));
+  RETURN_IF_ERROR(cache_.make_folders());
   RETURN_IF_ERROR(check_space(files));
   began_ = Clock::now();
   bytes_before_ = 0;
@@ -239,7 +251,14 @@ base::Result<void> Fetch::fetch_all(std::vector<RepoFile> files, const std::stri
 
 // Size and checksum where the listing does not have them: as the file's own headers say.
 base::Result<void> Fetch::complete(RepoFile* file, const std::string& commit) {
-  if (file->size_bytes && !file->checksum.empty()) return {};
+  if (!file->size_bytes || file->checksum.empty()) RETURN_IF_ERROR(ask_about(file, commit));
+  const int64_t bytes_max = bytes_max_of(file->path);
+  if (*file->size_bytes <= bytes_max) return {};
+  return base::error(Code::kTooLarge, "{}: {}: expected at most {}, found {} bytes", name_.id,
+                     printable(file->path), base::format_bytes(bytes_max), *file->size_bytes);
+}
+
+base::Result<void> Fetch::ask_about(RepoFile* file, const std::string& commit) {
   ASSIGN_OR_RETURN(const HttpReply reply, client_.head(url_of(commit, file->path)));
   if (reply.status >= 400) return refused(reply, printable(file->path));
   const bool plain = !reply.etag.empty() && reply.etag.size() <= 128 && reply.etag[0] != '.' &&
@@ -327,7 +346,7 @@ void Fetch::show(int64_t bytes) {
   progress_.bytes = bytes_before_ + bytes;
   const double elapsed_s = seconds_since(began_);
   const auto came = static_cast<double>(progress_.bytes - bytes_at_start_);
-  progress_.bytes_per_s = elapsed_s > 0 ? std::max(came, 0.0) / elapsed_s : 0;
+  progress_.bytes_per_s = elapsed_s >= 1 ? std::max(came, 0.0) / elapsed_s : 0;
   options_.progress(progress_);
 }
 

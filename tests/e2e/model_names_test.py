@@ -275,11 +275,12 @@ class ModelNames(unittest.TestCase):
             self.repo.said["README.md"] = {"rfilename": path}
             self.refused(words=["expected a path inside the repository", "nothing was fetched"])
         self.repo.said.clear()
-        for file, size, words in (("model.safetensors", 1 << 62, ["no space for org/tiny", "HF_HUB_CACHE"]),
+        for file, size, words in (("model.safetensors", 1 << 62, ["model.safetensors: expected at most 32.0 TiB"]),
+                                  ("model.safetensors", 1 << 44, ["no space for org/tiny", "HF_HUB_CACHE"]),
                                   ("tokenizer.json", 1 << 40, ["tokenizer.json: expected at most"])):
-            self.repo.said[file] = {"size": size, "lfs": None, "blobId": hub_stub.git_blob_id(b"")}
+            self.repo.said = {file: {"size": size, "lfs": None, "blobId": hub_stub.git_blob_id(b"")}}
             self.refused(words=words)
-        self.repo.said.clear()
+        self.repo.said = {}
         for body, words in ((b"<html>log in</html>", ["expected JSON", "<html>"]), (b"[" * 1_000_000, ["expected JSON"]),
                             (b" " * (17 << 20), ["expected at most 16.0 MiB"]), (b"{}", ["'sha'"]), (b"", ["expected JSON"])):
             self.stub.faults["api"] = [{"body": body}]
