@@ -390,6 +390,8 @@ class Access(WithPage):
                 wide = page.evaluate("""() => [...document.querySelectorAll("main *")].filter((n) => n.checkVisibility()
                   && !n.closest(".hidden, .file input") && n.getBoundingClientRect().right > innerWidth + 1).map((n) => n.className || n.tagName)""")
                 self.assertEqual(wide, [], f"{width} px, {view}")
+            status = """(text) => { document.getElementById("status-text").textContent = text; return document.documentElement.scrollWidth; }"""
+            self.assertLessEqual(page.evaluate(status, "In a step for 1000 s"), width)
             self.assertTrue(page.locator("#message").is_visible())
             self.check_quiet()
 
