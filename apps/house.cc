@@ -142,6 +142,7 @@ base::Result<engine::EngineOptions> engine_options(const ServingOptions& options
   e.kv_type = kv_type(options.kv_cache_dtype);
   e.prefix_cache = options.prefix_caching;
   e.deterministic = options.deterministic;
+  e.residency_rate = options.kv_residency_rate;
   e.async_scheduling = options.async_scheduling;
   if (house.tokenizer != nullptr) e.eog_tokens = house.tokenizer->data().eog;
   e.max_num_batched_tokens = options.max_num_batched_tokens;

@@ -29,6 +29,14 @@ const CLI::Validator kRate(
     },
     "");
 
+const CLI::Validator kShare(
+    [](const std::string& text) -> std::string {
+      double share = 0;
+      if (CLI::detail::lexical_cast(text, share) && share > 0 && share <= 1) return {};
+      return "'" + text + "': expected a number above 0 and up to 1";
+    },
+    "");
+
 void add_model_options(CLI::App& command, ServingOptions* o) {
   command
       .add_option("model", o->model,
@@ -200,6 +208,19 @@ void add_limit_options(CLI::App& command, ListenOptions* o) {
       ->group(kServer);
 }
 
+void add_metrics_options(CLI::App& command, ListenOptions* o) {
+  command
+      .add_flag("--kv-cache-metrics", o->kv_cache_metrics,
+                "histograms of how long KV blocks live, lie idle and wait for their next use")
+      ->group(kServer);
+  command
+      .add_option("--kv-cache-metrics-sample", o->kv_cache_metrics_sample,
+                  "share of the blocks that these observe, above 0 and up to 1")
+      ->check(kShare)
+      ->capture_default_str()
+      ->group(kServer);
+}
+
 void add_request_log_options(CLI::App& command, ListenOptions* o) {
   command
       .add_flag("--log-requests,!--no-log-requests", o->log_requests,
@@ -275,6 +296,7 @@ void add_listen_options(CLI::App& command, ListenOptions* o) {
       ->group(kServer);
   add_access_options(command, o);
   add_limit_options(command, o);
+  add_metrics_options(command, o);
   add_request_log_options(command, o);
 }
 

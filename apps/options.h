@@ -28,6 +28,7 @@ struct ServingOptions {
   int32_t max_model_len = 0;            // tokens; 0 = the model's own, as far as memory goes
   bool prefix_caching = true;
   bool deterministic = false;
+  double kv_residency_rate = 0;  // EngineOptions::residency_rate; serve's alone
   // Performance.
   std::string device = "auto";  // auto | cpu | cuda
   // Prompts are not computed: K and V of their rows are random. For measurements of decoding.
@@ -66,6 +67,8 @@ struct ListenOptions {
   std::optional<uint64_t> seed;  // of requests without one; none: random
   bool log_requests = true;
   bool log_status = true;
+  bool kv_cache_metrics = false;
+  double kv_cache_metrics_sample = 0.01;  // of the blocks
 };
 
 struct LogOptions {
@@ -84,5 +87,7 @@ void add_log_options(CLI::App& command, LogOptions* options);
 extern const CLI::Validator kSeed;
 // Accepts numbers above 0, and inf.
 extern const CLI::Validator kRate;
+// Accepts numbers above 0 and up to 1.
+extern const CLI::Validator kShare;
 
 }  // namespace apps

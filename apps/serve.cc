@@ -39,8 +39,8 @@ std::vector<std::string> served_names(const ServingOptions& options, const Liste
   return {name};
 }
 
-base::Result<api::Backend> load_backend(const ServingOptions& options,
-                                        const ListenOptions& listen) {
+base::Result<api::Backend> load_backend(ServingOptions options, const ListenOptions& listen) {
+  if (listen.kv_cache_metrics) options.kv_residency_rate = listen.kv_cache_metrics_sample;
   ASSIGN_OR_RETURN(std::unique_ptr<House> house, build_house(options, /*print_sizes=*/true));
   if (house->tokenizer == nullptr) {
     return base::error(base::Code::kInvalidArgument,
@@ -56,7 +56,8 @@ base::Result<api::Backend> load_backend(const ServingOptions& options,
                    .dtype = options.kv_cache_dtype,
                    .frame_bytes = house->sizes.frame_bytes,
                    .num_frames = house->sizes.num_frames,
-                   .num_records = static_cast<int64_t>(house->executor->num_disk_records())};
+                   .num_records = static_cast<int64_t>(house->executor->num_disk_records()),
+                   .observes_residency = listen.kv_cache_metrics};
   backend.tokenizer = std::move(house->tokenizer);
   backend.chat_template = std::move(house->chat_template);
   if (!listen.chat_template.empty()) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/fixed_histogram.h"
+#include "core/kv_residency.h"
 #include "core/step.h"
 
 namespace core {
@@ -52,6 +53,7 @@ struct EngineSnapshot {
   int64_t rows_run = 0;     // tokens computed, prompt and decode
   int64_t steps_ahead = 0;  // steps that were planned while the one before ran
   StepSizes step_sizes;
+  KvResidency residency;  // of a sample of the blocks: EngineOptions::residency_rate
   LoopTimes loop;
   int64_t prompt_tokens = 0;  // of requests started
   int64_t prompt_tokens_cached = 0;

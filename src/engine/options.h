@@ -29,6 +29,7 @@ struct EngineOptions {
   bool prefix_cache = true;
   bool deterministic =
       false;  // reuse only cached blocks that prompts made, so that a hit changes no bit
+  double residency_rate = 0;  // share of KV blocks of which EngineSnapshot::residency tells
   std::vector<core::TokenId>
       eog_tokens;  // the tokenizer's end-of-generation ids; the model's eos are added
   // Performance.

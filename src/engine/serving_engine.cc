@@ -47,7 +47,8 @@ kv::LedgerOptions ledger_options(const EngineOptions& options, const ResolvedSiz
           .deterministic = options.deterministic,
           .fingerprint = fmt::format("{}|{}|{}|{}", fingerprint, core::info(sizes.kv_type).name,
                                      sizes.page_tokens, describe_heads(options.heads)),
-          .disk_records = executor.num_disk_records()};
+          .disk_records = executor.num_disk_records(),
+          .residency_rate = options.residency_rate};
 }
 
 sched::TierSizes tier_sizes(const EngineOptions& options, const ResolvedSizes& sizes,
@@ -274,6 +275,7 @@ core::EngineSnapshot ServingEngine::snapshot() const {
 bool ServingEngine::step() {
   spent_ = {};
   lap_us_ = clock_();
+  ledger_.set_now(lap_us_);
   if (std::exchange(has_next_, false)) {
     ++counters_.steps_ahead;
   } else {
@@ -728,6 +730,7 @@ void ServingEngine::refresh_snapshot() {
   counters_.preemptions = scheduled.preemptions;
   counters_.blocks_grown = scheduled.blocks_grown;
   counters_.tokens_recomputed = scheduled.tokens_recomputed;
+  counters_.residency = ledger_.residency();
   counters_.put_back = scheduled.put_back;
   counters_.frames_total = scheduler_.frames().num_total();
   counters_.frames_free = scheduler_.frames().num_free();

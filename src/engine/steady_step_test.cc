@@ -46,6 +46,7 @@ TEST_P(SteadyStep, AllocatesNothing) {
   model.num_kv_heads = 1;
   EngineOptions options;
   options.sparse.budget_tokens = 8 * 16;
+  options.residency_rate = 0.5;
   options.tiers.admission = core::Admission::kWorkingSet;
   const ResolvedSizes sizes{.max_num_seqs = 8,
                             .max_num_batched_tokens = 64,

@@ -20,6 +20,7 @@ BlockLedger::BlockLedger(const LedgerOptions& options)
               .page_tokens = options.page_tokens,
               .fingerprint = options.fingerprint,
               .key_mask = options.key_mask}),
+      residency_(options.num_blocks, options.residency_rate),
       is_growing_(options.num_open.has_value()) {
   found_.reserve(static_cast<size_t>(options.num_blocks));
   if (options.disk_records > 0 && options.prefix_cache) {
@@ -161,6 +162,7 @@ void BlockLedger::release(SequenceBlocks* sequence) {
 void BlockLedger::drop_cached() {
   while (const std::optional<BlockId> block = index_.evict()) pool_.drop(*block);
   if (disk_) disk_->clear();
+  residency_.forget();
 }
 
 void BlockLedger::drop(BlockId block) {
@@ -169,17 +171,25 @@ void BlockLedger::drop(BlockId block) {
 }
 
 BlockId BlockLedger::take() {
+  const BlockId block = take_any();
+  residency_.on_taken(block);
+  return block;
+}
+
+BlockId BlockLedger::take_any() {
   if (const std::optional<BlockId> block = pool_.try_take()) return *block;
   if (const auto oldest = index_.oldest_idle(); disk_ && oldest) spill(*oldest);
   const std::optional<BlockId> evicted = index_.evict();
   CHECK(evicted, "no block is available: {} of {} in use", pool_.num_in_use(), pool_.num_total());
   pool_.drop(*evicted);
+  residency_.on_evicted(*evicted);
   return pool_.try_take().value();
 }
 
 void BlockLedger::ref(BlockId block) {
   if (pool_.references(block) == 0) index_.set_held(block);
   pool_.ref(block);
+  residency_.on_used(block);
 }
 
 void BlockLedger::unref(BlockId block) {

@@ -34,6 +34,7 @@
 #include "kv/block_pool.h"
 #include "kv/disk_catalog.h"
 #include "kv/prefix_index.h"
+#include "kv/residency_sample.h"
 
 namespace kv {
 
@@ -47,6 +48,7 @@ struct LedgerOptions {
   std::string fingerprint;          // PrefixIndexOptions
   uint64_t key_mask = ~0ull;        // PrefixIndexOptions
   uint64_t disk_records = 0;        // of the disk tier; 0: there is none
+  double residency_rate = 0;        // share of blocks that residency() observes
 };
 
 // What one admitted sequence holds. Filled and emptied by BlockLedger alone.
@@ -174,6 +176,10 @@ class BlockLedger {
   DiskCatalog* disk() { return disk_ ? &*disk_ : nullptr; }
   const DiskCatalog* disk() const { return disk_ ? &*disk_ : nullptr; }
 
+  // What happens from now on happens then: for residency().
+  void set_now(int64_t now_us) { residency_.set_now(now_us); }
+  const core::KvResidency& residency() const { return residency_.histograms(); }
+
   // Blocks sealed so far, in all. Only rises: a prefix that was not there before needs this many
   // more at least.
   int64_t num_sealed() const { return num_sealed_; }
@@ -187,6 +193,7 @@ class BlockLedger {
 
  private:
   BlockId take();
+  BlockId take_any();
   void ref(BlockId block);
   void unref(BlockId block);
   void seal_next(SequenceBlocks* sequence, std::span<const TokenId> tokens, bool generated);
@@ -196,6 +203,7 @@ class BlockLedger {
   const LedgerOptions options_;
   BlockPool pool_;
   PrefixIndex index_;
+  ResidencySample residency_;
   std::vector<BlockId> found_;  // find_prefix's answer
   std::optional<DiskCatalog> disk_;
   std::vector<uint64_t> found_on_disk_;  // find_on_disk's answer

@@ -130,6 +130,19 @@ void add_blocks(MetricsPage& page, const core::EngineSnapshot& s, const CacheCon
       .gauge.value = 1;
 }
 
+void add_residency(MetricsPage& page, const core::KvResidency& residency) {
+  constexpr double kMicroseconds = 1e6;
+  page.histogram("vllm:kv_block_lifetime_seconds",
+                 "KV blocks of a sample, from being taken to being evicted.", residency.lifetime_us,
+                 kMicroseconds);
+  page.histogram("vllm:kv_block_idle_before_evict_seconds",
+                 "The same, from their last use to being evicted.", residency.idle_us,
+                 kMicroseconds);
+  page.histogram("vllm:kv_block_reuse_gap_seconds",
+                 "Between the last uses of such blocks, told when they are evicted.",
+                 residency.reuse_gap_us, kMicroseconds);
+}
+
 void add_frames(MetricsPage& page, const core::EngineSnapshot& s, const CacheConfig& cache) {
   page.gauges("spillway:frame_rows", "Rows of frames by state.", "state",
               {{"free", real(s.frames_free)},
@@ -203,6 +216,7 @@ void add_engine_metrics(MetricsPage& page, const core::EngineSnapshot& snapshot,
   add_requests(page, snapshot);
   add_tokens(page, snapshot);
   add_blocks(page, snapshot, cache);
+  if (cache.observes_residency) add_residency(page, snapshot.residency);
   add_steps(page, snapshot, cache);
   add_selection(page, snapshot.kv);
   add_frames(page, snapshot, cache);

@@ -25,16 +25,17 @@ class MetricsPage {
   void gauge(const char* name, const char* help, double value);
   void counter(const char* name, const char* help, int64_t value);
   void histogram(const char* name, const char* help, const Histogram& histogram);
+  // `units`: how many of what was observed make one of what is told.
   template <int64_t... kUpper>
   void histogram(const char* name, const char* help,
-                 const core::FixedHistogram<kUpper...>& histogram) {
+                 const core::FixedHistogram<kUpper...>& histogram, double units = 1) {
     prometheus::ClientMetric& metric = add(name, help, prometheus::MetricType::Histogram);
-    metric.histogram.sample_sum = static_cast<double>(histogram.sum);
+    metric.histogram.sample_sum = static_cast<double>(histogram.sum) / units;
     for (size_t i = 0; i < histogram.counts.size(); ++i) {
       metric.histogram.sample_count += histogram.counts[i];
       if (i == histogram.kBounds.size()) break;
       metric.histogram.bucket.push_back(
-          {metric.histogram.sample_count, static_cast<double>(histogram.kBounds[i])});
+          {metric.histogram.sample_count, static_cast<double>(histogram.kBounds[i]) / units});
     }
   }
 

@@ -47,6 +47,21 @@ TEST(Metrics, SnapshotBecomesGaugesAndCounters) {
       << page;
 }
 
+TEST(Metrics, ResidencyOfBlocksIsTiedToItsFlagAndInSeconds) {
+  core::EngineSnapshot s;
+  s.residency.lifetime_us.observe(1'500'000);
+  s.residency.lifetime_us.observe(2'000'000'000);
+  EXPECT_EQ(Metrics("m", {}, 100).render(s).find("kv_block_lifetime"), std::string::npos);
+  const std::string page = Metrics("m", {.observes_residency = true}, 100).render(s);
+  EXPECT_TRUE(has_line(page, "vllm:kv_block_lifetime_seconds_sum" + label() + " 2001.5"));
+  const std::string bucket = "vllm:kv_block_lifetime_seconds_bucket";
+  EXPECT_TRUE(has_line(page, bucket + label(",le=\"1\"") + " 0")) << page;
+  EXPECT_TRUE(has_line(page, bucket + label(",le=\"2\"") + " 1"));
+  EXPECT_TRUE(has_line(page, bucket + label(",le=\"1800\"") + " 1"));
+  EXPECT_TRUE(has_line(page, bucket + label(",le=\"+Inf\"") + " 2"));
+  EXPECT_TRUE(has_line(page, "vllm:kv_block_reuse_gap_seconds_count" + label() + " 0"));
+}
+
 TEST(Metrics, SelectionAndTiersAreCounted) {
   core::EngineSnapshot s;
   s.kv.selections = 30;

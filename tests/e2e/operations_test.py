@@ -31,6 +31,7 @@ class Operations(unittest.TestCase):
                           "preset = \"full\"\nmax-model-len = 4096\nmax-num-seqs = 4\nbudget = 512\n"
                           "kv-offloading-size = 0.25\ndevice-memory = \"160MiB\"\n"
                           f"disk-path = \"{cls.folder}\"\ndisk-memory = \"64MiB\"\n"
+                          "kv-cache-metrics = true\nkv-cache-metrics-sample = 1.0\n"
                           "log-format = \"json\"\nport = 1\nserved-model-name = \"needle\"\n")
         cls.server = cls.enterClassContext(serving.Server(None, "--config", str(config)))
         prompt = " ".join(f"The code of room {i} is {i * 7919 % 10007}." for i in range(60))
@@ -86,6 +87,8 @@ class Operations(unittest.TestCase):
         self.assertEqual(self.value("vllm:iteration_tokens_total_bucket", 'le="+Inf"'),
                          self.value("vllm:iteration_tokens_total_count"))
         self.assertGreater(self.value("spillway:page_hits_total"), 0)
+        for name in ("lifetime", "idle_before_evict", "reuse_gap"):
+            self.assertEqual(self.value(f"vllm:kv_block_{name}_seconds_count"), 0, "nothing was evicted")
         blocks = sum(self.value("spillway:tier_blocks", f'tier="{tier}"') for tier in ("host", "disk"))
         self.assertGreater(self.value("spillway:tier_blocks", 'tier="disk"'), 0)
         self.assertIn(f'num_gpu_blocks="{blocks:.0f}"', self.page)
