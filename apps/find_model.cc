@@ -48,6 +48,7 @@ base::Result<std::string> find_model_path(const std::string& model, bool weights
   options.repos = hub::repo_options([](const char* name) { return std::getenv(name); });
   options.repos.weights = weights;
   options.repos.user_agent = "spillway/" SPILLWAY_VERSION;
+  options.repos.before_log = end_progress;
   options.repos.cancelled = [] { return stopped.load(std::memory_order_relaxed); };
   base::Result<std::string> path = hub::find_model(model, options);
   end_progress();

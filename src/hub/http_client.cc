@@ -168,6 +168,9 @@ struct HttpClient::State {
   base::Result<int> run_once(const std::string& url, Exchange& exchange);
   void prepare(const std::string& url, const curl_slist* headers, Exchange& exchange);
   bool pause(int failures);
+  void clear_line() const {
+    if (options.before_log) options.before_log();
+  }
   base::Result<HttpReply> with_tries(const std::string& url, int tries, Exchange& exchange);
 };
 
@@ -277,6 +280,7 @@ base::Result<HttpReply> HttpClient::State::with_tries(const std::string& url, in
         status.ok() ? base::error(Code::kOverloaded, "{}: answered {}", origin_of(url), *status)
                     : std::move(status).error();
     if (error.code == Code::kCancelled || failures >= tries) return error;
+    clear_line();
     LOG_WARN("{}; trying again", error.message);
     if (!pause(failures)) return cancelled_error();
   }
@@ -401,7 +405,6 @@ base::Result<bool> begin_answer(int status, const Headers& headers, const Downlo
       return base::error(Code::kIo, "{}: expected {} bytes, found {}", download.url,
                          download.size_bytes, *headers.content_length);
     }
-    if (part.bytes() > 0) LOG_INFO("{}: the server starts over", download.url);
     RETURN_IF_ERROR(part.empty());
   }
   return true;
@@ -458,6 +461,7 @@ base::Result<HttpReply> HttpClient::download(const Download& download) {
       return base::error(Code::kOverloaded, "{} ({} of {} bytes have come and are kept)", why,
                          part.bytes(), download.size_bytes);
     }
+    state_->clear_line();
     LOG_WARN("{}; trying again from byte {}", why, part.bytes());
     if (!state_->pause(failures)) return cancelled_error();
   }

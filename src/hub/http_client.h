@@ -24,7 +24,8 @@ struct HttpOptions {
   int tries = 5;                               // in a row without a new byte
   std::chrono::seconds connect_timeout{10};
   std::chrono::seconds silence_timeout{30};
-  std::function<bool()> cancelled;  // asked about once a second; may be empty
+  std::function<bool()> cancelled;   // asked about once a second; may be empty
+  std::function<void()> before_log;  // RepoOptions::before_log
 };
 
 // The last answer: any status but those that are tried again.

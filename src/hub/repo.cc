@@ -123,6 +123,9 @@ class Fetch {
   base::Result<void> fetch_one(const RepoFile& file, const std::string& commit);
   base::Result<void> fetch_blob(const RepoFile& file, const std::string& commit);
   void show(int64_t bytes);
+  void clear_line() const {
+    if (options_.before_log) options_.before_log();
+  }
 
   const RepoName& name_;
   const RepoOptions& options_;
@@ -245,6 +248,7 @@ base::Result<void> Fetch::fetch_all(std::vector<RepoFile> files, const std::stri
     RETURN_IF_ERROR(fetch_one(file, commit));
     bytes_before_ += *file.size_bytes;
   }
+  clear_line();
   LOG_INFO("fetched {} in {:.1f} s", name_.id, seconds_since(began_));
   return {};
 }
@@ -304,6 +308,7 @@ base::Result<void> Fetch::fetch_one(const RepoFile& file, const std::string& com
   if (!fs::exists(cache_.blob(file.checksum), error)) RETURN_IF_ERROR(fetch_blob(file, commit));
   RETURN_IF_ERROR(cache_.link(commit, file));
   if (*file.size_bytes >= kLoggedBytes) {
+    clear_line();
     LOG_INFO("{}: {} ({} of {}), {} in {:.0f} s", name_.id, printable(file.path),
              progress_.file_number, progress_.num_files, base::format_bytes(*file.size_bytes),
              seconds_since(began));
@@ -419,7 +424,8 @@ base::Result<std::string> find_repo_model(const RepoName& name, const RepoOption
                                                           .token = token,
                                                           .user_agent = options.user_agent,
                                                           .tries = kTries,
-                                                          .cancelled = options.cancelled}));
+                                                          .cancelled = options.cancelled,
+                                                          .before_log = options.before_log}));
   Fetch fetch(name, options, cache, std::move(client), !token.empty());
   base::Result<Listing> listing = fetch.ask(cached.ok() ? 1 : kTries);
   if (listing.ok()) return fetch.run(*listing);

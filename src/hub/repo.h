@@ -37,6 +37,8 @@ struct RepoOptions {
   std::string user_agent = "spillway";
   std::function<void(const FetchProgress&)> progress;  // twice a second; may be empty
   std::function<bool()> cancelled;                     // several times a second; may be empty
+  // Before a line is logged: a line of progress should not stand there. May be empty.
+  std::function<void()> before_log;
 };
 
 // The environment's variables that huggingface_hub reads, so that both keep one cache: HF_ENDPOINT,

@@ -70,6 +70,7 @@ class Package(WithPackage):
         fields = run("dpkg-deb", "-f", self.deb).stdout
         self.assertIn("Package: spillway\n", fields)
         self.assertRegex(fields, r"Depends: .*systemd \| systemd-standalone-sysusers.*libc6 \(>= ")
+        self.assertRegex(fields, r"Depends: .*libcurl4 \(>= ", "models by name")
         done = run(self.tree / "usr/bin/spillway", "--version")
         self.assertEqual(done.returncode, 0, done.stderr)
         runpath = run("readelf", "-d", self.tree / "usr/bin/spillway").stdout
