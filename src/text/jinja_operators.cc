@@ -135,19 +135,20 @@ Answer add_lists(Runtime& runtime, const Value& a, const Value& b) {
 
 Answer repeat(Runtime& runtime, const Value& value, int64_t count) {
   count = std::max<int64_t>(count, 0);
-  if (value.is_string()) {
-    Builder out(runtime.meter);
-    if (!value.text().empty()) {
-      for (int64_t i = 0; i < count && !out.overflowed(); ++i) out.add(value.text());
-    }
-    return std::move(out).finish(value.string().markup);
-  }
-  const auto& source = value.list().items;
-  int64_t bytes = 0;
-  if (__builtin_mul_overflow(static_cast<int64_t>(source.size() * sizeof(Value)), count, &bytes) ||
+  const size_t piece =
+      value.is_string() ? value.text().size() : value.list().items.size() * sizeof(Value);
+  int64_t bytes = 0;  // known before any of them is made
+  if (__builtin_mul_overflow(static_cast<int64_t>(piece), count, &bytes) ||
       bytes > runtime.meter.live_bytes_max - runtime.meter.live_bytes) {
     return base::error(Code::kTooLarge, "the chat template exceeds its limit of memory");
   }
+  RETURN_IF_ERROR(spend(runtime.meter, bytes));
+  if (value.is_string()) {
+    Builder out(runtime.meter);
+    for (int64_t i = 0; i < count && piece > 0; ++i) out.add(value.text());
+    return std::move(out).finish(value.string().markup);
+  }
+  const auto& source = value.list().items;
   std::vector<Value> items;
   items.reserve(source.size() * static_cast<size_t>(count));
   for (int64_t i = 0; i < count && !source.empty(); ++i)
