@@ -60,6 +60,7 @@ int64_t repetitions(std::string_view text) {
 
 base::Result<void> check_text(const Spec& spec, const char* what) {
   if (spec.text.empty()) return error(Code::kInvalidArgument, "the {} is empty", what);
+  RETURN_IF_ERROR(check_escapes(spec.text));
   if (nesting(spec.text) > kNestingMax) {
     return error(Code::kTooLarge, "the {} nests more than {} deep", what, kNestingMax);
   }
@@ -84,6 +85,8 @@ base::Result<void> check_schemas_in(const ordered_json& tag) {
   if (tag.is_object() && tag.contains("json_schema"))
     RETURN_IF_ERROR(check_schema(tag["json_schema"]));
   for (const auto& [name, value] : tag.items()) {
+    if (value.is_string())  // some are expressions and grammars
+      RETURN_IF_ERROR(check_escapes(value.get_ref<const std::string&>()));
     if (value.is_structured() && name != "json_schema") RETURN_IF_ERROR(check_schemas_in(value));
   }
   return {};

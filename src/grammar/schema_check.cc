@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <set>
 #include <span>
@@ -204,6 +205,11 @@ class Walk {
       if (type == "string" && s.contains("pattern") && s.contains("format"))
         return error(Code::kUnsupported, "`pattern` beside `format` at {} is not enforced", place);
     }
+    if (s.contains("pattern") && s["pattern"].is_string()) {
+      const auto checked = check_escapes(s["pattern"].get_ref<const std::string&>());
+      if (!checked.ok())
+        return error(Code::kUnsupported, "`pattern` at {}: {}", place, checked.error().message);
+    }
     // Without a type of their own, what belongs to other types would be passed over.
     if (!s.contains("type")) {
       for (const auto& [name, value] : s.items()) {
@@ -272,6 +278,7 @@ class Walk {
       if (!s[name].is_object())
         return error(Code::kInvalidArgument, "`{}` at {} must be an object", name, place);
       for (const auto& [key, value] : s[name].items()) {
+        if (name == "patternProperties") RETURN_IF_ERROR(check_escapes(key));
         RETURN_IF_ERROR(schema(value, fmt::format("{}/{}", place, name), depth + 1));
       }
     }
@@ -321,6 +328,29 @@ int json_depth(std::string_view json) {
     }
   }
   return deepest;
+}
+
+base::Result<void> check_escapes(std::string_view text) {
+  constexpr uint32_t kLastCharacter = 0x10ffff;
+  for (size_t i = 0; i + 1 < text.size(); ++i) {
+    if (text[i] != '\\') continue;
+    const size_t begin = ++i;
+    if (text[begin] != 'x' && text[begin] != 'U') continue;
+    size_t digits = 0;
+    uint32_t value = 0;
+    while (begin + 1 + digits < text.size() && digits < 8 &&
+           std::isxdigit(static_cast<unsigned char>(text[begin + 1 + digits])) != 0) {
+      const char c = text[begin + 1 + digits++];
+      value = value << 4 | static_cast<uint32_t>(c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
+    }
+    if (text[begin] == 'x' && digits > 2) {
+      return error(Code::kUnsupported,
+                   "`\\x` takes two digits, found more at byte {}; `\\u` takes four", begin - 1);
+    }
+    if (value > kLastCharacter)
+      return error(Code::kUnsupported, "the escape at byte {} names no character", begin - 1);
+  }
+  return {};
 }
 
 base::Result<void> check_schema(const ordered_json& schema) {

@@ -26,6 +26,11 @@ inline constexpr int64_t kCountMax = 100'000;
 // schema; a reference to nothing), kTooLarge (beyond the limits above).
 base::Result<void> check_schema(const nlohmann::ordered_json& schema);
 
+// Of an expression or a grammar: its escapes name characters. The library reads any number of
+// digits behind `\x` as one number, where everybody else reads two, and overflows. Errors:
+// kUnsupported.
+base::Result<void> check_escapes(std::string_view text);
+
 // Brackets inside each other, those in strings left out: bounds the work of parsers that recurse.
 int json_depth(std::string_view json);
 

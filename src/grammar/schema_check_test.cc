@@ -105,6 +105,21 @@ TEST(CheckSchema, LimitsHaveTwoSides) {
   bad(many + ",{}]}", Code::kTooLarge, "subschemas");
 }
 
+TEST(CheckEscapes, NameCharacters) {
+  for (const char* text : {R"(\x41)", R"([\x41-\x5a]g)", R"(\\x888888888)", R"(\u0041b)", "\\",
+                           R"(\U0010ffff)", R"(\x)", R"(\d\w\.)"}) {
+    EXPECT_TRUE(check_escapes(text).ok()) << text;
+  }
+  // The library makes one number of these, and overflows.
+  for (const char* text : {R"(\x888888888)", R"(a\x41b)", R"(\U88888888)", R"(\U00110000)"}) {
+    ASSERT_FALSE(check_escapes(text).ok()) << text;
+    EXPECT_EQ(check_escapes(text).error().code, Code::kUnsupported);
+  }
+  bad(R"({"type":"string","pattern":"a\\x888888888"})", Code::kUnsupported, "`pattern` at #");
+  bad(R"({"type":"object","patternProperties":{"\\x888888888":{}},"additionalProperties":false})",
+      Code::kUnsupported, "two digits");
+}
+
 TEST(JsonDepth, CountsBracketsOutsideStrings) {
   EXPECT_EQ(json_depth("3"), 0);
   EXPECT_EQ(json_depth(R"({"a":[1,{"b":"}}]]["}]})"), 3);

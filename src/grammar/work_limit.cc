@@ -19,8 +19,7 @@ int64_t thread_cpu_us() {
   return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
 }
 
-WorkLimit::WorkLimit(int64_t cpu_us)
-    : end_cpu_us_(thread_cpu_us() + cpu_us), until_check_(kStatesACheck) {
+WorkLimit::WorkLimit(int64_t cpu_us) : end_cpu_us_(thread_cpu_us() + cpu_us) {
   CHECK(current == nullptr);
   current = this;
 }

@@ -29,7 +29,7 @@ class WorkLimit {
 
  private:
   const int64_t end_cpu_us_;
-  int64_t until_check_;
+  int64_t until_check_ = 0;  // states; the first is looked at
 };
 
 // States that the parser looks at. Without a limit on this thread: nothing.
