@@ -1,7 +1,8 @@
-// The disk tier's files, changed by anyone: the first byte chooses how the files were left, the
-// rest are changes to them. Whatever they are, the tier opens, its books agree, and what it gives
-// back is what was written, unless a record was forged down to its checksum; then it takes new
-// records. Nothing crashes, runs on or takes more memory than the files' sizes warrant.
+// The disk tier's files, those set aside too, changed by anyone: the first byte chooses how the
+// files were left, the rest are changes to them. Whatever they are, the tier opens, its books
+// agree, and what it gives back is what was written, unless a record was forged down to its
+// checksum; then it takes new records. Nothing crashes, runs on or takes more memory than the
+// files' sizes warrant.
 //
 // Changes, until the input ends: [what, offset (3 bytes), size (2 bytes), bytes]. The low bits of
 // `what` choose the file, kTruncate cuts it off at the offset.
@@ -35,11 +36,9 @@ constexpr size_t kFileBytesMax = 1 << 17;
 constexpr int kChangesMax = 64;
 constexpr uint8_t kLeftRunning = 1;  // of the first byte: the former process was killed
 constexpr uint8_t kTruncate = 8;     // of a change
-constexpr std::array<const char*, 5> kFiles{"index.sqlite", "index.sqlite-wal", "pages.spillway",
-                                            "index.sqlite-journal", "index.sqlite-shm"};
-constexpr size_t kPages = 2;
+constexpr size_t kNumFiles = 8, kPages = 2;
 
-using Files = std::array<std::string, kFiles.size()>;
+using Files = std::array<std::string, kNumFiles>;
 
 // What record r holds in the files that are changed; what is written afterwards has r >= kRecords.
 std::array<core::TokenId, kTokens> tokens_of(uint64_t r) {
@@ -64,9 +63,17 @@ class Folder {
     const bool in_memory = fs::is_directory("/dev/shm");
     path_ = (in_memory ? fs::path("/dev/shm") : fs::temp_directory_path()) / "disk_fuzz_XXXXXX";
     CHECK(::mkdtemp(path_.data()) != nullptr, "no folder at {}", path_);
+    const store::Digest owner = store::digest(identity().text());
+    const std::string aside = fmt::format("aside-{:016x}{:016x}/", owner.high, owner.low);
+    names_ = {"index.sqlite",         "index.sqlite-wal",      "pages.spillway",
+              "index.sqlite-journal", "index.sqlite-shm",      "owner",
+              aside + "index.sqlite", aside + "pages.spillway"};
   }
   ~Folder() { fs::remove_all(path_); }
-  std::string file(const char* name) const { return path_ + "/" + name; }
+  std::string file(size_t i) const { return path_ + "/" + names_[i]; }
+  store::DiskIndexIdentity identity() const {
+    return {options().fingerprint, kPayloadBytes, kTokens};
+  }
   store::DiskStoreOptions options() const {
     const int64_t stride = store::record_stride_bytes(kPayloadBytes);
     return {.path = path_,
@@ -80,21 +87,24 @@ class Folder {
   Files read() const {
     Files files;
     for (size_t i = 0; i < files.size(); ++i) {
-      std::ifstream in(file(kFiles[i]), std::ios::binary);
+      std::ifstream in(file(i), std::ios::binary);
       files[i].assign(std::istreambuf_iterator<char>(in), {});
     }
     return files;
   }
-  // An empty file is none.
+  // Nothing else is left. An empty file is none.
   void replace(const Files& files) const {
+    for (const auto& entry : fs::directory_iterator(path_)) fs::remove_all(entry.path());
     for (size_t i = 0; i < files.size(); ++i) {
-      fs::remove(file(kFiles[i]));
-      if (!files[i].empty()) std::ofstream(file(kFiles[i]), std::ios::binary) << files[i];
+      if (files[i].empty()) continue;
+      fs::create_directories(fs::path(file(i)).parent_path());
+      std::ofstream(file(i), std::ios::binary) << files[i];
     }
   }
 
  private:
   std::string path_;
+  std::array<std::string, kNumFiles> names_;
 };
 
 // The payload of a record; empty: not to be had.
@@ -129,9 +139,8 @@ Bases make_bases(const Folder& folder) {
   const store::DiskStoreOptions options = folder.options();
   Bases bases;
   {
-    const store::DiskIndexIdentity identity{options.fingerprint, kPayloadBytes, kTokens};
     bool empty = false;
-    auto index = store::DiskIndex::open(folder.file(kFiles[0]), identity, &empty).value();
+    auto index = store::DiskIndex::open(folder.file(0), folder.identity(), &empty).value();
     for (uint64_t r = 0; r < kRecords; ++r) {
       const auto tokens = tokens_of(r);
       const std::array changes{store::IndexChange::put(entry_of(r, tokens))};

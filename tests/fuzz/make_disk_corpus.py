@@ -10,7 +10,7 @@ import struct
 import tempfile
 
 FOLDER = pathlib.Path(__file__).parent / "corpus" / "disk_records"
-INDEX, LOG, PAGES, JOURNAL, SHM = range(5)
+INDEX, LOG, PAGES, JOURNAL, SHM, OWNER, ASIDE_INDEX, ASIDE_PAGES = range(8)
 CLOSED, RUNNING = b"\0", b"\1"
 TRUNCATE = 8
 STRIDE = 4096
@@ -64,6 +64,10 @@ INPUTS = {
     "log_frame": RUNNING + change(LOG, 32 + 4, b"\xff\xff\xff\xff"),
     "shm": RUNNING + change(SHM, 0, bytes(range(136)) * 4),
     "journal": CLOSED + change(JOURNAL, 0, bytes.fromhex("d9d505f920a163d7") + struct.pack(">IIIII", 1, 7, 1, 512, 512) + bytes(484)),
+    "owner": CLOSED + change(OWNER, 0, b"0123456789abcdef" * 2),
+    "owner_long": CLOSED + change(OWNER, 0, b"0" * 40),
+    "aside_text": CLOSED + change(INDEX, 0, b"", truncate=True) + change(ASIDE_INDEX, 0, b"hello") + change(ASIDE_PAGES, 0, b"x" * 5000),
+    "aside_and_own": CLOSED + change(ASIDE_INDEX, 0, b"hello"),
     "generations": CLOSED + change(PAGES, 0, b"\1") + change(PAGES, STRIDE + 600, b"x") + change(INDEX, 3 * 4096 + 4000, bytes(16)),
     "foreign_rows": foreign_index(rows("-1,0,0,0,0,1,zeroblob(16)", "99,0,0,0,0,1,zeroblob(16)", "3,0,0,0,0,1,zeroblob(15)",
                                        "2,'x',2.5,x'00','y','z',zeroblob(16)", "1,0,0,0,0,1,7")),
