@@ -141,6 +141,33 @@ TEST(MessagesRequest, FormatConstrainsTheText) {
   }
 }
 
+TEST(MessagesRequest, OutputFormatIsTheFormatsOlderName) {
+  const std::string user = R"([{"role":"user","content":"a"}])";
+  const std::string format = R"({"type":"json_schema","schema":{"type":"object"}})";
+  const GenerateRequest r = parse(with_messages(user, R"(,"output_format":)" + format));
+  ASSERT_TRUE(r.constraint.has_value());
+  EXPECT_EQ(r.constraint->field, "output_format");
+  EXPECT_EQ(r.constraint->spec.text, R"({"type":"object"})");
+  EXPECT_FALSE(parse(with_messages(user, R"(,"output_format":null)")).constraint);
+  EXPECT_EQ(refused(with_messages(user, R"(,"output_format":{"type":"text"})")).param,
+            "output_format");
+  EXPECT_EQ(refused(with_messages(user, R"(,"output_config":{"format":)" + format +
+                                            R"(},"output_format":)" + format))
+                .param,
+            "output_format")
+      << "one of the two";
+}
+
+// A call has no text that a format could govern.
+TEST(MessagesRequest, AFormatBesideACallThatMustBeMadeIsRefused) {
+  EXPECT_EQ(refused(with_messages(R"([{"role":"user","content":"a"}])",
+                                  R"(,"tools":[{"name":"f","input_schema":{}}],
+      "tool_choice":{"type":"any"},
+      "output_format":{"type":"json_schema","schema":{"type":"object"}})"))
+                .param,
+            "tool_choice");
+}
+
 TEST(MessagesRequest, RefusalsNameTheField) {
   const auto expect = [](const std::string& body, Problem problem, const char* param) {
     const ApiError error = refused(body);

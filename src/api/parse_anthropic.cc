@@ -236,6 +236,11 @@ Failure read_anthropic_thinking(Value value, GenerateRequest& request) {
   return std::nullopt;
 }
 
+// What output_config.format was called when it was new.
+Failure read_anthropic_output_format(Value value, GenerateRequest& request) {
+  return read_text_format(value, "output_format", true, request);
+}
+
 Failure read_anthropic_output_config(Value value, GenerateRequest& request) {
   if (!value.is_object())
     return invalid("output_config", "`output_config` must be an object, got {}.", type_name(value));

@@ -23,5 +23,7 @@ Failure read_anthropic_thinking(Value value, GenerateRequest& request);
 
 // `output_config`: `effort` is what reasoning_effort is to chats, `format` what response_format is.
 Failure read_anthropic_output_config(Value value, GenerateRequest& request);
+// `output_format`: the older name of that `format`, which beta clients still send.
+Failure read_anthropic_output_format(Value value, GenerateRequest& request);
 
 }  // namespace api

@@ -214,6 +214,7 @@ constexpr Field kFields[] = {
     {"tool_choice", kM | kN, in_request<read_anthropic_tool_choice>},
     {"thinking", kM | kN, in_request<read_anthropic_thinking>},
     {"output_config", kM | kN, in_request<read_anthropic_output_config>},
+    {"output_format", kM | kN, in_request<read_anthropic_output_format>},
     {"stop_sequences", kM,
      [](Value v, Draft& d) { return read_stops(v, "stop_sequences", d.request.stop); }},
     {"metadata", kM | kR, in_request<read_metadata>},
