@@ -48,7 +48,6 @@ base::Result<api::Backend> load_backend(ServingOptions options, const ListenOpti
   }
   api::Backend backend;
   backend.config = house->files->config;
-  backend.model_path = options.model;
   backend.cache = {.block_tokens = house->sizes.page_tokens,
                    .block_bytes = house->sizes.block_bytes,
                    .page_bytes = house->sizes.page.page_bytes(),

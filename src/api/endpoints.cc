@@ -38,8 +38,9 @@ void append_model_card(std::string& out, const ServedModel& model, const std::st
   append_json_string(out, name);
   out += R"(,"object":"model","owned_by":"spillway","created":)";
   append_json_int(out, model.created_s);
+  // Where it was loaded from is nobody's business: the first of its names.
   out += ",\"root\":";
-  append_json_string(out, model.path);
+  append_json_string(out, model.served_name);
   out += ",\"parent\":null,\"max_model_len\":";
   append_json_int(out, model.context_max);
   out += ",\"meta\":{\"n_vocab\":";

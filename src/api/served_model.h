@@ -17,7 +17,6 @@ namespace api {
 struct ServedModel {
   std::string served_name;               // what answers say
   std::vector<std::string> other_names;  // that requests may use as well
-  std::string path;                      // what was loaded; shown as `root` of the model card
   int64_t created_s = 0;                 // unix time
   int32_t context_max = 0;               // tokens of prompt and output together
   core::ModelConfig config;

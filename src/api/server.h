@@ -76,7 +76,6 @@ struct ServerOptions {
 struct Backend {
   std::shared_ptr<void> keep_alive;  // weights, pools, ...: whatever the engine borrows
   core::ModelConfig config;
-  std::string model_path;
   telemetry::CacheConfig cache;
   std::unique_ptr<text::Tokenizer> tokenizer;
   std::unique_ptr<text::ChatTemplate> chat_template;

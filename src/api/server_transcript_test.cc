@@ -444,9 +444,9 @@ TEST(Paths, ModelsVersionAndMetrics) {
   EXPECT_EQ(
       models,
       json::parse(R"({"object":"list","data":[{"id":"bytes","object":"model","owned_by":"spillway",
-    "root":"bytes.gguf","parent":null,"max_model_len":200,"meta":{"n_vocab":260}},
+    "root":"bytes","parent":null,"max_model_len":200,"meta":{"n_vocab":260}},
     {"id":"alias","object":"model","owned_by":"spillway",
-    "root":"bytes.gguf","parent":null,"max_model_len":200,"meta":{"n_vocab":260}}]})"));
+    "root":"bytes","parent":null,"max_model_len":200,"meta":{"n_vocab":260}}]})"));
   EXPECT_EQ(parsed(server.post("/v1/completions", R"({"model":"alias","prompt":"a"})"))["model"],
             "bytes");
   EXPECT_EQ(parsed(server.get("/version"))["version"], "0.1.0");

@@ -20,7 +20,6 @@ void Service::set_backend(Backend backend) {
   model_.served_name = options_.served_model_names.front();
   model_.other_names.assign(options_.served_model_names.begin() + 1,
                             options_.served_model_names.end());
-  model_.path = backend_->model_path;
   model_.created_s = std::time(nullptr);
   model_.context_max = backend_->engine->context_max();
   model_.config = backend_->config;

@@ -200,7 +200,6 @@ inline base::Result<Backend> test_backend(std::unique_ptr<engine::Engine> engine
   Backend backend;
   backend.config.vocab_size = kVocab;
   backend.config.eos = {kEnd};
-  backend.model_path = "bytes.gguf";
   backend.cache = {.block_tokens = 32, .num_blocks = 10, .dtype = "bf16"};
   ASSIGN_OR_RETURN(backend.tokenizer, text::Tokenizer::create(byte_tokenizer_data()));
   ASSIGN_OR_RETURN(text::ChatTemplate chat_template,
