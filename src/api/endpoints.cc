@@ -243,6 +243,8 @@ http::Verdict judge(Service& service, const http::Request& head, std::string_vie
   http::Verdict verdict = service.access().judge(head, route, id);
   if (!verdict.answer) return verdict;
   if (!in_body) id = request_id_of(service, head);
+  const int status = verdict.answer->status;
+  if (status >= 400) log_refused(service, head, route, id, status);  // else a preflight's answer
   verdict.answer->headers.push_back({"x-request-id", std::move(id)});
   return verdict;
 }
@@ -255,6 +257,7 @@ http::Response refusal_response(Service& service, http::Refusal refusal,
     return error_response({Problem::kInternal, message}, shape);
   std::string id = request_id_of(service, request);
   http::Response response = error_response({problem_of(refusal), message}, shape, id);
+  log_refused(service, request, "", id, response.status);
   response.headers.push_back({"x-request-id", std::move(id)});
   return response;
 }

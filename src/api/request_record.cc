@@ -12,6 +12,8 @@ namespace api {
 namespace {
 
 constexpr size_t kRequestIdBytesMax = 128;
+constexpr size_t kMethodBytesShown = 16;  // of requests that nobody has checked
+constexpr size_t kPathBytesShown = 128;
 
 // Ids that come from outside go back into a header: printable ASCII only.
 bool usable_request_id(std::string_view id) {
@@ -52,6 +54,27 @@ std::optional<TraceParent> parse_trace_parent(std::string_view header) {
 std::string request_id_of(Service& service, const http::Request& request) {
   const auto given = request.header("x-request-id");
   return given && usable_request_id(*given) ? std::string(*given) : service.random_hex();
+}
+
+void log_refused(Service& service, const http::Request& request, std::string_view route,
+                 std::string_view request_id, int status) {
+  const int64_t now_us = http::monotonic_us();
+  std::optional<int64_t> left_out;
+  if (service.options().log_requests) left_out = service.refusal_lines().take(now_us);
+  const auto level = left_out ? spdlog::level::info : spdlog::level::debug;
+  if (!base::logger().should_log(level)) return;
+  base::LogFields fields;
+  fields.add("request_id", request_id);
+  if (const auto trace = parse_trace_parent(request.header("traceparent").value_or("")))
+    fields.add("trace_id", trace->trace_id).add("parent_id", trace->parent_id);
+  fields.add("method", std::string_view(request.method).substr(0, kMethodBytesShown));
+  fields.add("route", route);
+  if (route.empty()) fields.add("path", std::string_view(request.path).substr(0, kPathBytesShown));
+  fields.add("status", int64_t{status});
+  if (left_out.value_or(0) > 0) fields.add("left_out", *left_out);
+  // Of a connection over the limit nothing has been read.
+  if (request.arrival_us != 0) fields.add("total_ms", milliseconds(now_us - request.arrival_us));
+  base::log_event(level, "request", fields);
 }
 
 RequestRecord::RequestRecord(Service& service, http::Exchange& exchange, std::string_view route)

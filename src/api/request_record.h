@@ -33,6 +33,12 @@ std::optional<TraceParent> parse_trace_parent(std::string_view header);
 // The client's own id, if it can go back into a header, or a new one.
 std::string request_id_of(Service& service, const http::Request& request);
 
+// The line of a request that was refused before it had a record, with what is known of it; at info
+// as long as a flood of them allows (refusal_lines.h), else at debug. `route`: "" where none was
+// met.
+void log_refused(Service& service, const http::Request& request, std::string_view route,
+                 std::string_view request_id, int status);
+
 class RequestRecord {
  public:
   // `route`: of the router, borrowed. Sets the headers of the answer.

@@ -101,7 +101,6 @@ TEST_F(RequestLine, FailuresHaveALineAndProbesHaveNone) {
     server.get("/ready");
     server.get("/health");
     server.get("/metrics");
-    server.get("/nowhere");
     server.post("/v1/completions", "{", "Content-Type: application/json\r\ntraceparent: x\r\n");
   });
   ASSERT_EQ(found.size(), 1u);
@@ -110,12 +109,68 @@ TEST_F(RequestLine, FailuresHaveALineAndProbesHaveNone) {
   EXPECT_FALSE(found[0].contains("prompt_tokens")) << "none was made";
 }
 
+// Who is refused before a handler runs leaves the same line, without what only handlers know.
+TEST_F(RequestLine, RefusalsOfTheHeadHaveALine) {
+  ServerOptions options = testing::test_options();
+  options.access.api_keys = {"the-key"};
+  const std::string trace = "traceparent: " + std::string(kTraceParent) + "\r\n";
+  const std::string key = "Authorization: Bearer the-key\r\n";
+  const auto found = lines(
+      [&](testing::TestServer& server) {
+        server.post("/v1/chat/completions", "{}",
+                    "x-request-id: mine-2\r\nAuthorization: Bearer hush\r\n" + trace);
+        server.exchange("POST /tokenize HTTP/1.1\r\nConnection: close\r\nContent-Length: 2\r\n" +
+                        key + "\r\n{}");
+        server.post("/" + std::string(300, 'p') + "?secret=hush", "{}", key);
+        server.post("/v1/completions", std::string(100'001, ' '), key);
+        server.exchange("NONSENSE\r\n\r\n");
+      },
+      options);
+  ASSERT_EQ(found.size(), 5u);
+  EXPECT_EQ(found[0]["status"], 401);
+  EXPECT_EQ(found[0]["request_id"], "mine-2");
+  EXPECT_EQ(found[0]["trace_id"], kTrace);
+  EXPECT_EQ(found[0]["method"], "POST");
+  EXPECT_EQ(found[0]["route"], "/v1/chat/completions");
+  EXPECT_TRUE(found[0].contains("total_ms"));
+  EXPECT_EQ(found[1]["status"], 415);
+  EXPECT_EQ(found[2]["status"], 404);
+  EXPECT_EQ(found[2]["route"], "");
+  EXPECT_EQ(found[2]["path"], "/" + std::string(127, 'p'));
+  EXPECT_EQ(found[3]["status"], 413);
+  EXPECT_EQ(found[4]["status"], 400);
+  for (const json& line : found) {
+    EXPECT_EQ(line.dump().find("hush"), std::string::npos) << line;
+    EXPECT_FALSE(line.contains("left_out")) << line;
+  }
+}
+
+// So many at once, then one in each interval, which says how many had none.
+TEST(RefusalLines, AFloodLeavesFew) {
+  RefusalLines lines;
+  const int64_t start_us = 5'000'000'000;
+  for (int i = 0; i < RefusalLines::kBurst; ++i) EXPECT_EQ(lines.take(start_us + i), 0) << i;
+  int64_t written = 0, told = 0;
+  constexpr int64_t kFlood = 100'000, kSeconds = 10;
+  for (int64_t i = 1; i <= kFlood; ++i) {
+    const auto left_out = lines.take(start_us + i * kSeconds * RefusalLines::kIntervalUs / kFlood);
+    written += left_out.has_value();
+    told += left_out.value_or(0);
+  }
+  EXPECT_EQ(written, kSeconds);
+  EXPECT_EQ(told + written, kFlood) << "the last of the flood is written";
+  const int64_t later_us = start_us + 1000 * RefusalLines::kIntervalUs;
+  for (int i = 0; i < RefusalLines::kBurst; ++i) EXPECT_EQ(lines.take(later_us), 0) << i;
+  EXPECT_FALSE(lines.take(later_us)) << "quiet hours save no more than that";
+}
+
 TEST_F(RequestLine, CanBeTurnedOff) {
   ServerOptions options = testing::test_options();
   options.log_requests = false;
   const auto found = lines(
       [&](testing::TestServer& server) {
         server.post("/v1/completions", R"({"prompt":"a"})", "Content-Type: application/json\r\n");
+        server.get("/nowhere");
       },
       options);
   EXPECT_TRUE(found.empty());

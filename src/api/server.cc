@@ -34,8 +34,6 @@ struct Server::State {
     };
     made.on_answer = [this](const http::Request& request, std::string_view route, int status,
                             int64_t duration_us) {
-      // Those with a route have a record, which says more.
-      if (route.empty()) LOG_DEBUG("{} {} {}", request.method, request.path, status);
       if (service.loaded()) service.metrics().on_answer(request.method, route, status, duration_us);
     };
     return made;

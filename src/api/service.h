@@ -12,6 +12,7 @@
 
 #include "api/access.h"
 #include "api/errors.h"
+#include "api/refusal_lines.h"
 #include "api/served_model.h"
 #include "api/server.h"
 #include "api/text_workers.h"
@@ -44,6 +45,7 @@ class Service {
   const ServerOptions& options() const { return options_; }
   TextWorkers& workers() { return workers_; }
   AccessPolicy& access() { return access_; }
+  RefusalLines& refusal_lines() { return refusal_lines_; }
 
   // The server is to end: not ready any more, but requests are taken until begin_drain().
   void begin_leaving() { leaving_ = true; }
@@ -101,6 +103,7 @@ class Service {
 
   ServerOptions options_;
   AccessPolicy access_;
+  RefusalLines refusal_lines_;
   std::optional<Backend> backend_;
   ServedModel model_;
   std::unique_ptr<grammar::Grammars> grammars_;
