@@ -24,6 +24,9 @@ struct Usage {
   int64_t reasoning_tokens = 0;  // of completion_tokens
 };
 
+// For people, of an answer that ended by FinishReason::kAbort.
+inline constexpr const char* kAborted = "The server ended the answer before it was complete.";
+
 // A choice and what of it is to be written: the news, or everything.
 struct ChoiceView {
   size_t index;

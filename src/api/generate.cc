@@ -18,21 +18,21 @@ namespace {
 // destructor cancels what still runs and tells the metrics.
 class Generation {
  public:
-  // `record`: of the request; it outlives this.
-  Generation(Service& service, Prepared prepared, RequestRecord& record, int64_t arrival_us)
+  // `record`: of the request; it outlives this. `wake`: its handler, when there is news.
+  Generation(Service& service, Prepared prepared, RequestRecord& record, int64_t arrival_us,
+             std::function<void()> wake)
       : service_(service),
         prepared_(std::move(prepared)),
         record_(record),
-        arrival_us_(arrival_us) {
-    ++service_.generating;
-  }
+        arrival_us_(arrival_us),
+        place_(service.begin_generating(std::move(wake))) {}
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
   ~Generation() {
     for (Running& running : running_) {
       if (!running.told) finish(running);
     }
-    --service_.generating;
+    service_.end_generating(place_);
   }
 
   struct Running {
@@ -45,15 +45,18 @@ class Generation {
     Delta whole = {};      // not streaming: everything
   };
 
-  std::optional<ApiError> submit(const std::function<void()>& wake);
+  std::optional<ApiError> submit();
 
-  // Pops all events there are. `on_delta(running, index, delta)` gets every piece of news.
+  // Pops all events there are; what is cut off then ends, as aborted. `on_delta(running, index,
+  // delta)` gets every piece of news.
   template <typename OnDelta>
   void pump(OnDelta on_delta);
 
   bool finished() const { return open_ == 0; }
-  // The error that ended a sequence, "" when all is well.
+  // The error that ended a sequence, null when all is well.
   const std::string* error() const;
+  // Sequences have been cut off: what was not sent yet is worth less than another try elsewhere.
+  bool is_cut_off() const { return cut_off_; }
   Usage usage() const;
   Usage usage_of(const Running& running) const;
   const Prepared& prepared() const { return prepared_; }
@@ -68,8 +71,10 @@ class Generation {
   Prepared prepared_;
   RequestRecord& record_;
   int64_t arrival_us_;
+  Service::Generating::iterator place_;
   std::vector<Running> running_;  // by index of the choice
   size_t open_ = 0;
+  bool cut_off_ = false;
   int32_t generated_max_ = 0;
 };
 
@@ -94,7 +99,7 @@ core::Request Generation::make_request(const PreparedPrompt& prompt, int32_t k,
 }
 
 // All sequences, or none and the reason.
-std::optional<ApiError> Generation::submit(const std::function<void()>& wake) {
+std::optional<ApiError> Generation::submit() {
   const GenerateRequest& r = prepared_.request;
   const uint64_t seed = r.seed ? static_cast<uint64_t>(*r.seed) : service_.draw_seed();
   running_.reserve(prepared_.prompts.size() * static_cast<size_t>(r.n));
@@ -104,7 +109,7 @@ std::optional<ApiError> Generation::submit(const std::function<void()>& wake) {
       if (!prepared_.constraints.empty())
         request.constraint = std::move(prepared_.constraints[running_.size()]);
       const core::RequestId id = request.id;
-      auto events = std::make_shared<engine::EventStream>(request, wake);
+      auto events = std::make_shared<engine::EventStream>(request, *place_);
       auto submitted = service_.engine().submit(std::move(request), events);
       if (!submitted.ok()) {
         for (Running& running : running_) {
@@ -142,6 +147,14 @@ void Generation::pump(OnDelta on_delta) {
       if (running.choice.finished()) finish(running);
       if (news) on_delta(running, i, std::move(delta));
     }
+    if (running.told || !service_.is_cut_off()) continue;
+    cut_off_ = true;
+    finish(running);
+    Delta rest;
+    engine::Event end{.kind = engine::Event::Kind::kFinished};
+    end.reason = core::FinishReason::kAbort;
+    running.choice.take(std::move(end), now_us, rest);
+    on_delta(running, i, std::move(rest));
   }
 }
 
@@ -198,6 +211,10 @@ Usage Generation::usage() const {
   return total;
 }
 
+ApiError shutting_down() {
+  return {Problem::kDraining, "The server is shutting down."};
+}
+
 http::Task<void> answer_whole(http::Exchange& exchange, Generation& generation,
                               AnswerFormat& format) {
   const std::chrono::milliseconds long_time{3'600'000};
@@ -213,6 +230,11 @@ http::Task<void> answer_whole(http::Exchange& exchange, Generation& generation,
     LOG_ERROR("a request failed in the engine: {}", *error);
     ApiError failed{Problem::kInternal, *error};
     co_await respond_error(exchange, std::move(failed));
+    co_return;
+  }
+  if (generation.is_cut_off()) {
+    ApiError late = shutting_down();
+    co_await respond_error(exchange, std::move(late));
     co_return;
   }
   http::Response response;
@@ -239,6 +261,11 @@ http::Task<void> answer_stream(Service& service, http::Exchange& exchange, Gener
       format.append_delta(out, {index, running.choice, *running.prompt, delta},
                           generation.usage_of(running));
     });
+    if (generation.is_cut_off() && !exchange.answered()) {
+      ApiError late = shutting_down();
+      co_await respond_error(exchange, std::move(late));
+      co_return;
+    }
     const std::string* error = generation.error();
     if (error != nullptr) {
       LOG_ERROR("a request failed in the engine: {}", *error);
@@ -295,8 +322,8 @@ http::Task<void> generate(Service& service, http::Exchange& exchange, Endpoint e
     co_return;
   }
   Generation generation(service, std::move(std::get<Prepared>(*outcome)),
-                        RequestRecord::of(exchange), arrival_us);
-  if (auto error = generation.submit(exchange.waker())) {
+                        RequestRecord::of(exchange), arrival_us, exchange.waker());
+  if (auto error = generation.submit()) {
     co_await respond_error(exchange, *std::move(error));
     co_return;
   }

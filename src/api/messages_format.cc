@@ -147,10 +147,14 @@ void MessagesFormat::append_delta(std::string& out, const ChoiceView& view, cons
     if (!call.arguments.empty())
       append_piece(out, "input_json_delta", "partial_json", call.arguments);
   }
-  if (view.choice.finished()) stop_ = stop_fields(&view.choice);
+  if (!view.choice.finished()) return;
+  stop_ = stop_fields(&view.choice);
+  aborted_ = view.choice.reason() == core::FinishReason::kAbort;
 }
 
 void MessagesFormat::append_end(std::string& out, const Usage& usage) {
+  // A message that stops for no reason would pass for a whole one.
+  if (aborted_) return append_error(out, {Problem::kDraining, kAborted});
   close(out);
   std::string event = fmt::format(R"({{"type":"message_delta","delta":{{{}}},"usage":)", stop_);
   append_usage(event, usage);

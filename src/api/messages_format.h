@@ -42,6 +42,7 @@ class MessagesFormat final : public AnswerFormat {
   int64_t next_block_ = 0;
   int64_t open_index_ = 0;
   std::string stop_;  // "stop_reason":...,"stop_sequence":... once the choice has finished
+  bool aborted_ = false;
 };
 
 }  // namespace api

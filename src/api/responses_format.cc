@@ -8,8 +8,6 @@
 namespace api {
 namespace {
 
-constexpr const char* kAborted = "The server ended the answer before it was complete.";
-
 std::string json_text(std::string_view text) {
   std::string out;
   append_json_string(out, text);

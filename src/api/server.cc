@@ -48,6 +48,7 @@ struct Server::State {
   void end_when_quiet();
   void save_cached(std::chrono::steady_clock::duration time);
   void end_when_saved();
+  void close();
   void log_status(core::EngineSnapshot before);
 
   Service service;
@@ -152,7 +153,7 @@ void Server::State::on_interrupt() {
 }
 
 void Server::State::begin_drain() {
-  LOG_INFO("draining: {} answers are being made", service.generating);
+  LOG_INFO("draining: {} answers are being made", service.generating());
   service.begin_drain();
   drain_end = std::chrono::steady_clock::now() + service.options().shutdown_timeout;
   end_when_quiet();
@@ -160,10 +161,10 @@ void Server::State::begin_drain() {
 
 void Server::State::end_when_quiet() {
   const auto left = drain_end - std::chrono::steady_clock::now();
-  if (service.generating == 0) return save_cached(left);
+  if (service.generating() == 0) return save_cached(left);
   if (left.count() > 0) return http.after(kQuietCheck, [this] { end_when_quiet(); });
-  LOG_WARN("{} answers did not end in time", service.generating);
-  http.drain(service.options().flush_timeout);
+  LOG_WARN("{} answers did not end in time: cut off", service.generating());
+  close();
 }
 
 // The time that is left of the shutdown timeout is the disk tier's.
@@ -179,6 +180,12 @@ void Server::State::end_when_saved() {
   const bool late = std::chrono::steady_clock::now() >= drain_end + kSaveGrace;
   if (service.loaded() && service.engine().is_saving() && !late)
     return http.after(kQuietCheck, [this] { end_when_saved(); });
+  close();
+}
+
+// Answers end with what they have, also those that begin only now: they were being read.
+void Server::State::close() {
+  service.cut_off();
   http.drain(service.options().flush_timeout);
 }
 

@@ -721,17 +721,47 @@ TEST(Life, ASecondSignalEndsTheSaving) {
   server.join();
 }
 
-TEST(Life, DrainGivesUpAtItsTimeoutAndCancels) {
+// What has been told ends in order, with what there is; what has not can be asked for elsewhere.
+TEST(Life, DrainCutsOffWhatDoesNotEndInTime) {
   ServerOptions options = testing::test_options();
   options.shutdown_timeout = std::chrono::milliseconds(50);
-  options.flush_timeout = std::chrono::milliseconds(50);
   TestServer server(options);
   server.engine().hold = true;
-  http::testing::RawClient client(server.port());
-  client.send(TestServer::post_bytes("/v1/completions", R"({"prompt":"a","stream":true})"));
-  server.engine().wait_for_submitted(1);
+  const std::string chat = R"({"messages":[{"role":"user","content":"a"}],"max_tokens":9)";
+  const std::pair<const char*, std::string> asked[] = {
+      {"/v1/completions",
+       R"({"prompt":"a","stream":true,"stream_options":{"include_usage":true}})"},
+      {"/v1/chat/completions", chat + R"(,"stream":true})"},
+      {"/v1/messages", chat + R"(,"stream":true})"},
+      {"/v1/responses", R"({"input":"a","stream":true})"},
+      {"/v1/completions", R"({"prompt":"a","stream":true})"},  // no token comes of it
+      {"/v1/messages", chat + "}"}};
+  std::vector<std::unique_ptr<http::testing::RawClient>> clients;
+  for (const auto& [path, body] : asked) {
+    clients.push_back(std::make_unique<http::testing::RawClient>(server.port()));
+    clients.back()->send(TestServer::post_bytes(path, body));
+    const auto running = server.engine().wait_for_submitted(clients.size()).back();
+    if (clients.size() == 5) continue;
+    FakeEngine::push_start(running.request, *running.events, 0);
+    FakeEngine::push_token(running.request, *running.events, 'z');
+    if (clients.size() < 5) clients.back()->read_until("z");
+  }
   server.server().interrupt();
+  std::vector<std::string> answers;
+  for (const auto& client : clients) answers.push_back(client->read_all());
+  EXPECT_EQ(server.engine().wait_for_cancelled(std::size(asked)).size(), std::size(asked));
   server.join();
+  for (const size_t i : {0u, 1u}) {
+    EXPECT_NE(answers[i].find(R"("finish_reason":"abort")"), std::string::npos) << answers[i];
+    EXPECT_NE(answers[i].find("data: [DONE]\n\n\r\n0\r\n\r\n"), std::string::npos) << answers[i];
+  }
+  EXPECT_NE(answers[0].find(R"("completion_tokens":1)"), std::string::npos) << answers[0];
+  EXPECT_NE(answers[2].find("event: error"), std::string::npos) << answers[2];
+  EXPECT_NE(answers[2].find(R"("overloaded_error")"), std::string::npos) << answers[2];
+  EXPECT_EQ(answers[2].find("message_stop"), std::string::npos) << answers[2];
+  EXPECT_NE(answers[3].find("event: response.failed"), std::string::npos) << answers[3];
+  for (const size_t i : {4u, 5u}) EXPECT_TRUE(answers[i].starts_with("HTTP/1.1 503")) << answers[i];
+  EXPECT_NE(answers[4].find("\"draining\""), std::string::npos) << answers[4];
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <random>
@@ -95,8 +97,19 @@ class Service {
   uint64_t draw_seed() { return draws_(); }
   std::string random_hex();  // 32 digits
 
-  // Answers being generated: what a drain waits for.
-  int64_t generating = 0;
+  // Answers being generated, each as what wakes its handler: what a drain waits for.
+  using Generating = std::list<std::function<void()>>;
+  Generating::iterator begin_generating(std::function<void()> wake) {
+    return generating_.insert(generating_.end(), std::move(wake));
+  }
+  void end_generating(Generating::iterator answer) { generating_.erase(answer); }
+  size_t generating() const { return generating_.size(); }
+  // Those that there are now, and any that begin later, end with what they have.
+  void cut_off() {
+    cut_off_ = true;
+    for (const auto& wake : generating_) wake();
+  }
+  bool is_cut_off() const { return cut_off_; }
 
  private:
   void choose_parsers();
@@ -111,7 +124,8 @@ class Service {
   std::unique_ptr<telemetry::LiveMeter> live_meter_;
   std::mt19937_64 random_, draws_;
   uint64_t last_request_id_ = 0;
-  bool leaving_ = false, draining_ = false;
+  bool leaving_ = false, draining_ = false, cut_off_ = false;
+  Generating generating_;
   bool engine_alive_ = true;
   TextWorkers workers_;  // last: its jobs use the model
 };

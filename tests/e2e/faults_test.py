@@ -114,6 +114,8 @@ class Signals(unittest.TestCase):
             answer.begun.wait()
         server.process.send_signal(signal.SIGTERM)
         self.assertEqual(server.process.wait(60), 0)
+        for answer in running:
+            self.assertTrue(answer.whole(), "a stream that is cut off ends in order")
 
 
 class Disk(unittest.TestCase):
