@@ -1,5 +1,7 @@
 #include "api/constrain.h"
 
+#include <algorithm>
+
 #include "api/tool_constraint.h"
 
 namespace api {
@@ -20,10 +22,24 @@ ApiError from_grammar_error(const base::Error& error, const std::string& field) 
   }
 }
 
+bool has_strict_tool(const GenerateRequest& request) {
+  if (!request.looks_for_calls()) return false;
+  return std::any_of(request.tools.begin(), request.tools.end(), [](const auto& tool) {
+    const auto strict = tool["function"].find("strict");
+    return strict != tool["function"].end() && *strict == true;
+  });
+}
+
 // What the output must look like, if the request says so, and which field of it.
 std::optional<OutputConstraint> constraint_of(const ServedModel& model,
                                               const GenerateRequest& request) {
   if (request.constraint) return request.constraint;
+  if (has_strict_tool(request) && !request.must_call()) {
+    const auto calls = text::free_call_grammar(model.call_format, request.tools);
+    if (!calls) return std::nullopt;  // docs/structured.md says so
+    return OutputConstraint{
+        .spec = free_call_spec(*calls), .field = "tools", .may_be_absent = true};
+  }
   if (!request.must_call()) return std::nullopt;
   const text::ToolCallGrammar calls = text::tool_call_grammar(
       model.call_format, request.tools, request.tool_choice.name, request.parallel_tool_calls);
@@ -65,6 +81,7 @@ Failure add_constraints(const ServedModel& model, Prepared& prepared) {
     const auto& stops = request.sampling.stop_token_ids;
     options.end_tokens.insert(options.end_tokens.end(), stops.begin(), stops.end());
     if (request.parses_output()) add_reasoning(model, prompt, &options);
+    options.may_end_before = constraint->may_be_absent;
     for (int32_t k = 0; k < request.n; ++k) {
       auto begun = grammar.value()->begin(options);
       if (!begun.ok()) return from_grammar_error(begun.error(), field);

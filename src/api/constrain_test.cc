@@ -122,6 +122,59 @@ TEST_F(ConstrainTest, ACallThatMustBeMadeFollowsItsTool) {
   }
 }
 
+// Where the model decides: text is free, and calls of g; those of f, which is strict, follow it.
+TEST_F(ConstrainTest, CallsOfStrictToolsFollowThemUnderAuto) {
+  using text::CallFormat;
+  struct Way {
+    CallFormat format;
+    std::string begin, number, text, end;  // of a call of f: in front of a number, or of another
+    std::string other;                     // a call of g
+  };
+  const Way ways[] = {
+      {CallFormat::kHermes, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": ", "17", "\"",
+       "}}\n</tool_call>",
+       "<tool_call>\n{\"name\": \"g\", \"arguments\": {\"b\": \"x\"}}\n</tool_call>"},
+      {CallFormat::kMistral, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": ", "17", "\"",
+       "}}, {\"name\": \"f\", \"arguments\": {\"a\": 1}}]", "[TOOL_CALLS]g{\"b\": [\"x\"]}"},
+      {CallFormat::kMistral, "[TOOL_CALLS]f[ARGS]{\"a\": ", "17", "\"", "}",
+       "[TOOL_CALLS]g[ARGS]{\"b\": [\"x\"]}"},
+      {CallFormat::kQwen3Coder, "<tool_call>\n<function=f>\n<parameter=a>\n", "17", "x",
+       "\n</parameter>\n</function>\n</tool_call>",
+       "<tool_call>\n<function=g>\n<parameter=b>\nx\ty\n</parameter>\n</function>\n</tool_call>"}};
+  const auto tool = [](const char* name, const char* type, const char* strict) {
+    return fmt::format(
+        R"({{"type":"function","function":{{"name":"{}",{}"parameters":{{"type":"object",
+        "properties":{{"a":{{"type":"{}"}}}},"required":["a"]}}}}}})",
+        name, strict, type);
+  };
+  const auto ask = [&](const std::string& f_strict, const std::string& fields) {
+    const std::string body =
+        fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],"tools":[{},{}]{}}})",
+                    tool("f", "integer", f_strict.c_str()), tool("g", "string", ""), fields);
+    return std::get<Prepared>(prepare_generation(Endpoint::kChat, body, model_, 0));
+  };
+  constexpr auto kOn = TokenConstraint::Next::kGoesOn;
+  const std::string strict = R"("strict":true,)";
+  for (const Way& way : ways) {
+    SCOPED_TRACE(way.begin);
+    model_.call_format = way.format;
+    const auto constraint = ask(strict, "").constraints.at(0);
+    EXPECT_TRUE(core::allows(constraint->mask(), testing::kEnd));
+    EXPECT_EQ(feed(*constraint, "Let me\tsee: " + way.begin), kOn);
+    EXPECT_FALSE(core::allows(constraint->mask(), static_cast<core::TokenId>(way.text[0])));
+    EXPECT_FALSE(core::allows(constraint->mask(), testing::kEnd));
+    EXPECT_EQ(feed(*constraint, way.number + way.end), kOn);
+    EXPECT_TRUE(core::allows(constraint->mask(), testing::kEnd));
+    EXPECT_EQ(feed(*constraint, "\n" + way.other + " so."), kOn);
+    EXPECT_EQ(constraint->accept(testing::kEnd), TokenConstraint::Next::kMustEnd);
+    EXPECT_TRUE(ask("", "").constraints.empty());
+    EXPECT_TRUE(ask(R"("strict":false,)", "").constraints.empty());
+    EXPECT_TRUE(ask(strict, R"(,"tool_choice":"none")").constraints.empty());
+  }
+  model_.call_format = CallFormat::kLlama3Json;
+  EXPECT_TRUE(ask(strict, "").constraints.empty()) << "nothing marks a call of this format";
+}
+
 TEST_F(ConstrainTest, ReasoningComesFirstInChats) {
   model_.call_format = text::CallFormat::kHermes;
   model_.reasoning_format = text::ReasoningFormat::kDeepseekR1;

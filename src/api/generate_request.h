@@ -57,6 +57,7 @@ using PromptInput = std::variant<std::string, std::vector<core::TokenId>>;
 struct OutputConstraint {
   grammar::Spec spec;
   std::string field;
+  bool may_be_absent = false;  // the output may end before anything of it has come
 };
 
 struct GenerateRequest {

@@ -25,16 +25,11 @@ void Service::set_backend(Backend backend) {
   model_.config = backend_->config;
   model_.tokenizer = backend_->tokenizer.get();
   model_.chat_template = backend_->chat_template.get();
-  grammars_ = grammar::Grammars::create(
-      model_.config.vocab_size, [&tokenizer = *model_.tokenizer](core::TokenId id) {
-        const bool has_text = id < tokenizer.vocab_size() && !tokenizer.is_special(id);
-        return has_text ? tokenizer.token_bytes(id) : std::string_view();
-      });
-  model_.grammars = grammars_.get();
   model_.end_tokens = model_.config.eos;
   const auto& more = model_.tokenizer->data().eog;
   model_.end_tokens.insert(model_.end_tokens.end(), more.begin(), more.end());
   choose_parsers();
+  make_grammars();
   metrics_ =
       std::make_unique<telemetry::Metrics>(model_.served_name, backend_->cache, model_.context_max);
 }
@@ -60,6 +55,25 @@ void Service::choose_parsers() {
     if (std::find(markers.begin(), markers.end(), bytes) != markers.end())
       model_.marker_tokens.push_back(id);
   }
+}
+
+// REQUIRES: choose_parsers().
+void Service::make_grammars() {
+  const auto bytes_of = [&tokenizer = *model_.tokenizer](core::TokenId id) {
+    const bool has_text = id < tokenizer.vocab_size() && !tokenizer.is_special(id);
+    return has_text ? tokenizer.token_bytes(id) : std::string_view();
+  };
+  grammar::GrammarsOptions options;
+  // Calls begin with special tokens in some vocabularies; the text that is taken apart shows them.
+  if (!model_.marker_tokens.empty()) {
+    options.tag_bytes_of = [this, bytes_of](core::TokenId id) {
+      const auto& markers = model_.marker_tokens;
+      const bool is_marker = std::find(markers.begin(), markers.end(), id) != markers.end();
+      return is_marker ? model_.tokenizer->token_bytes(id) : bytes_of(id);
+    };
+  }
+  grammars_ = grammar::Grammars::create(model_.config.vocab_size, bytes_of, options);
+  model_.grammars = grammars_.get();
 }
 
 std::optional<ApiError> Service::unready() const {

@@ -113,6 +113,7 @@ class Service {
 
  private:
   void choose_parsers();
+  void make_grammars();
 
   ServerOptions options_;
   AccessPolicy access_;

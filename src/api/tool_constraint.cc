@@ -11,33 +11,73 @@ ordered_json fixed(const std::string& text) {
   return {{"type", "const_string"}, {"value", text}};
 }
 
-ordered_json tag_of(const text::CallGrammar& call, const char* arguments) {
+using Arguments = text::ToolCallGrammar::Arguments;
+
+ordered_json any_object() {
+  return {{"type", "object"}, {"additionalProperties", true}};
+}
+
+ordered_json content_of(const ordered_json& schema, Arguments arguments) {
+  return {{"type", arguments == Arguments::kJson ? "json_schema" : "qwen_xml_parameter"},
+          {"json_schema", schema},
+          {"max_whitespace_cnt", grammar::kWhitespaceMax}};
+}
+
+// What follows the schema; or, of a tool that is not strict, what is an object at all.
+ordered_json tag_of(const text::CallGrammar& call, Arguments arguments, bool strict) {
   return {{"begin", call.begin},
-          {"content",
-           {{"type", arguments},
-            {"json_schema", call.schema},
-            {"max_whitespace_cnt", grammar::kWhitespaceMax}}},
+          {"content", content_of(strict ? call.schema : any_object(), arguments)},
           {"end", call.end}};
+}
+
+// Calls beside each other. `all_strict`: whether the tools say so or not.
+ordered_json list_of(const text::ToolCallGrammar& calls, bool all_strict) {
+  ordered_json tags = ordered_json::array();
+  for (const text::CallGrammar& call : calls.calls)
+    tags.push_back(tag_of(call, calls.arguments, all_strict || call.strict));
+  return {{"type", "tags_with_separator"},
+          {"tags", std::move(tags)},
+          {"separator", calls.separator},
+          {"at_least_one", true},
+          {"stop_after_first", calls.single}};
+}
+
+ordered_json sequence_of(const text::ToolCallGrammar& calls, bool all_strict) {
+  ordered_json parts = ordered_json::array();
+  if (!calls.before.empty()) parts.push_back(fixed(calls.before));
+  parts.push_back(list_of(calls, all_strict));
+  if (!calls.after.empty()) parts.push_back(fixed(calls.after));
+  return {{"type", "sequence"}, {"elements", std::move(parts)}};
+}
+
+grammar::Spec spec_of(ordered_json format, grammar::Spec::Json json) {
+  const ordered_json tag = {{"type", "structural_tag"}, {"format", std::move(format)}};
+  return {.kind = grammar::Spec::Kind::kStructuralTag, .text = tag.dump(), .json = json};
 }
 
 }  // namespace
 
 grammar::Spec tool_call_spec(const text::ToolCallGrammar& calls) {
-  const bool is_json = calls.arguments == text::ToolCallGrammar::Arguments::kJson;
+  return spec_of(sequence_of(calls, /*all_strict=*/true), calls.arguments == Arguments::kJson
+                                                              ? grammar::Spec::Json::kAll
+                                                              : grammar::Spec::Json::kNone);
+}
+
+grammar::Spec free_call_spec(const text::FreeCallGrammar& calls) {
   ordered_json tags = ordered_json::array();
   for (const text::CallGrammar& call : calls.calls)
-    tags.push_back(tag_of(call, is_json ? "json_schema" : "qwen_xml_parameter"));
-  ordered_json parts = ordered_json::array();
-  if (!calls.before.empty()) parts.push_back(fixed(calls.before));
-  parts.push_back({{"type", "tags_with_separator"},
-                   {"tags", std::move(tags)},
-                   {"separator", calls.separator},
-                   {"at_least_one", true},
-                   {"stop_after_first", calls.single}});
-  if (!calls.after.empty()) parts.push_back(fixed(calls.after));
-  const ordered_json format = {{"type", "structural_tag"},
-                               {"format", {{"type", "sequence"}, {"elements", std::move(parts)}}}};
-  return {.kind = grammar::Spec::Kind::kStructuralTag, .text = format.dump()};
+    tags.push_back(tag_of(call, calls.arguments, call.strict));
+  if (calls.list) {
+    tags.push_back({{"begin", calls.list->before},
+                    {"content", list_of(*calls.list, /*all_strict=*/false)},
+                    {"end", calls.list->after}});
+  }
+  return spec_of({{"type", "triggered_tags"},
+                  {"triggers", {calls.marker}},
+                  {"tags", std::move(tags)},
+                  {"excludes", calls.excluded}},
+                 calls.arguments == Arguments::kJson ? grammar::Spec::Json::kInTags
+                                                     : grammar::Spec::Json::kNone);
 }
 
 }  // namespace api

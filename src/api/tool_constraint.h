@@ -1,4 +1,5 @@
-// What tool_choice required, or a named tool, makes of an output: calls and nothing else.
+// What tools make of an output. tool_choice required, or a named tool: calls and nothing else.
+// auto, with tools that are strict: running text with calls in it.
 #pragma once
 
 #include "grammar/grammars.h"
@@ -8,5 +9,7 @@ namespace api {
 
 // `calls` as a grammar whose arguments follow their tools' schemas.
 grammar::Spec tool_call_spec(const text::ToolCallGrammar& calls);
+// Those of strict tools do, others' are JSON objects. Only the tools can be called.
+grammar::Spec free_call_spec(const text::FreeCallGrammar& calls);
 
 }  // namespace api

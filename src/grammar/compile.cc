@@ -143,9 +143,19 @@ std::string first_line(const std::string& text) {
 
 }  // namespace
 
-bool is_json(Spec::Kind kind) {
-  return kind == Spec::Kind::kJsonObject || kind == Spec::Kind::kJsonSchema ||
-         kind == Spec::Kind::kStructuralTag;
+Spec::Json json_of(const Spec& spec) {
+  switch (spec.kind) {
+    case Spec::Kind::kJsonObject:
+    case Spec::Kind::kJsonSchema:
+      return Spec::Json::kAll;
+    case Spec::Kind::kStructuralTag:
+      return spec.json;
+    case Spec::Kind::kRegex:
+    case Spec::Kind::kEbnf:
+    case Spec::Kind::kChoice:
+      break;
+  }
+  return Spec::Json::kNone;
 }
 
 base::Result<void> check_spec(const Spec& spec) {

@@ -8,8 +8,8 @@
 
 namespace grammar {
 
-// JSON, so that Vocabulary::json_tokens apply.
-bool is_json(Spec::Kind kind);
+// Where the output is JSON, so that Vocabulary::json_tokens apply.
+Spec::Json json_of(const Spec& spec);
 
 // What can be told at once: sizes, nesting, what is not enforced. Errors: those of
 // Grammars::compile.

@@ -26,12 +26,12 @@ std::string first_line(const std::exception& exception) {
 
 base::Result<std::shared_ptr<core::TokenConstraint>> Constraint::create(
     const xgrammar::CompiledGrammar& grammar, std::shared_ptr<const Vocabulary> vocabulary,
-    bool is_json, ConstraintOptions options) {
+    Spec::Json json, ConstraintOptions options) {
   try {
     const WorkLimit limit(kStepCpuUs);
     const int64_t begin_us = thread_cpu_us();
     std::shared_ptr<Constraint> made(
-        new Constraint(grammar, std::move(vocabulary), is_json, std::move(options)));
+        new Constraint(grammar, std::move(vocabulary), json, std::move(options)));
     if (made->waits_) {
       made->allow_all();
     } else if (made->fill() == Next::kFault) {
@@ -51,10 +51,10 @@ base::Result<std::shared_ptr<core::TokenConstraint>> Constraint::create(
 }
 
 Constraint::Constraint(const xgrammar::CompiledGrammar& grammar,
-                       std::shared_ptr<const Vocabulary> vocabulary, bool is_json,
+                       std::shared_ptr<const Vocabulary> vocabulary, Spec::Json json,
                        ConstraintOptions options)
     : vocabulary_(std::move(vocabulary)),
-      is_json_(is_json),
+      json_(json),
       options_(std::move(options)),
       matcher_(grammar),
       mask_(static_cast<size_t>(core::mask_words(vocabulary_->size))),
@@ -123,11 +123,12 @@ Next Constraint::fill() {
                   .strides = nullptr,
                   .byte_offset = 0};
   matcher_.FillNextTokenBitmask(&tensor);
-  for (size_t i = 0; i < mask_.size() && is_json_; ++i) mask_[i] &= vocabulary_->json_tokens[i];
+  completed_ = matcher_.IsCompleted();
+  const bool is_json = json_ == Spec::Json::kAll || (json_ == Spec::Json::kInTags && !completed_);
+  for (size_t i = 0; i < mask_.size() && is_json; ++i) mask_[i] &= vocabulary_->json_tokens[i];
   for (size_t i = 0; i < mask_.size() && after_ed_; ++i) mask_[i] &= vocabulary_->after_ed[i];
   if (const int32_t rest = vocabulary_->size % 32; rest != 0)
     mask_.back() &= (uint32_t{1} << rest) - 1;
-  completed_ = matcher_.IsCompleted();
   set_ends(false);
   const bool goes_on = std::ranges::any_of(mask_, [](uint32_t word) { return word != 0; });
   if (!goes_on && !completed_)
@@ -145,7 +146,8 @@ Next Constraint::allow_all() {
   std::ranges::fill(mask_, ~uint32_t{0});
   if (const int32_t rest = vocabulary_->size % 32; rest != 0)
     mask_.back() &= (uint32_t{1} << rest) - 1;
-  set_ends(false);
+  completed_ = options_.may_end_before;
+  set_ends(completed_);
   return Next::kGoesOn;
 }
 

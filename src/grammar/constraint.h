@@ -34,10 +34,10 @@ struct Vocabulary {
 
 class Constraint final : public core::TokenConstraint {
  public:
-  // `is_json`: only Vocabulary::json_tokens. Errors: those of Grammar::begin.
+  // `json`: where only Vocabulary::json_tokens may be. Errors: those of Grammar::begin.
   static base::Result<std::shared_ptr<core::TokenConstraint>> create(
       const xgrammar::CompiledGrammar& grammar, std::shared_ptr<const Vocabulary> vocabulary,
-      bool is_json, ConstraintOptions options);
+      Spec::Json json, ConstraintOptions options);
 
   std::span<const uint32_t> mask() const override { return mask_; }
   Next accept(core::TokenId token) override;
@@ -45,7 +45,7 @@ class Constraint final : public core::TokenConstraint {
 
  private:
   Constraint(const xgrammar::CompiledGrammar& grammar, std::shared_ptr<const Vocabulary> vocabulary,
-             bool is_json, ConstraintOptions options);
+             Spec::Json json, ConstraintOptions options);
   Next step(core::TokenId token);
   Next wait_for_start(core::TokenId token);
   Next fill();
@@ -56,7 +56,7 @@ class Constraint final : public core::TokenConstraint {
   void set_ends(bool allowed);
 
   std::shared_ptr<const Vocabulary> vocabulary_;
-  const bool is_json_;
+  const Spec::Json json_;
   const ConstraintOptions options_;
   xgrammar::GrammarMatcher matcher_;
   std::vector<uint32_t> mask_;

@@ -27,27 +27,28 @@ using Clock = std::chrono::steady_clock;
 class Compiled final : public Grammar {
  public:
   Compiled(xgrammar::CompiledGrammar compiled, std::shared_ptr<const Vocabulary> vocabulary,
-           bool json)
-      : compiled_(std::move(compiled)), vocabulary_(std::move(vocabulary)), is_json_(json) {}
+           Spec::Json json)
+      : compiled_(std::move(compiled)), vocabulary_(std::move(vocabulary)), json_(json) {}
 
   base::Result<std::shared_ptr<core::TokenConstraint>> begin(
       ConstraintOptions options) const override {
-    return Constraint::create(compiled_, vocabulary_, is_json_, std::move(options));
+    return Constraint::create(compiled_, vocabulary_, json_, std::move(options));
   }
   int64_t bytes() const { return static_cast<int64_t>(compiled_.MemorySizeBytes()); }
 
  private:
   xgrammar::CompiledGrammar compiled_;
   std::shared_ptr<const Vocabulary> vocabulary_;
-  bool is_json_;
+  Spec::Json json_;
 };
 
 using Made = base::Result<std::shared_ptr<const Compiled>>;
 
 // All that tells one spec from another.
 std::string key_of(const Spec& spec) {
-  std::string key = fmt::format("{}{}{}{}:", static_cast<int>(spec.kind), spec.closed ? 'c' : 'o',
-                                spec.any_whitespace ? 'w' : 'n', spec.text.size());
+  std::string key =
+      fmt::format("{}{}{}{}{}:", static_cast<int>(spec.kind), static_cast<int>(spec.json),
+                  spec.closed ? 'c' : 'o', spec.any_whitespace ? 'w' : 'n', spec.text.size());
   key += spec.text;
   for (const std::string& choice : spec.choices) key += fmt::format("{}:{}", choice.size(), choice);
   return key;
@@ -99,16 +100,18 @@ struct Shared {
          const GrammarsOptions& options)
       : vocab_size(size),
         bytes_of(std::move(of)),
+        tag_bytes_of(options.tag_bytes_of),
         compile_us(options.compile_us),
         cache(options.cache_bytes) {}
 
   const int32_t vocab_size;
-  const std::function<std::string_view(core::TokenId)> bytes_of;
+  const std::function<std::string_view(core::TokenId)> bytes_of, tag_bytes_of;
   const int64_t compile_us;
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::shared_ptr<const Vocabulary> vocabulary;  // made at the first compilation
+  // Made at the first compilation that needs it.
+  std::shared_ptr<const Vocabulary> vocabulary, tag_vocabulary;
   Cache cache;
   int running = 0;
   Grammars::Counters counters;
@@ -133,35 +136,38 @@ bool is_for_json(std::string_view token) {
   return true;
 }
 
-std::shared_ptr<const Vocabulary> make_vocabulary(const Shared& shared) {
+std::shared_ptr<const Vocabulary> make_vocabulary(
+    int32_t vocab_size, const std::function<std::string_view(core::TokenId)>& bytes_of) {
   std::vector<std::string> tokens;
-  tokens.reserve(static_cast<size_t>(shared.vocab_size));
-  const auto words = static_cast<size_t>(core::mask_words(shared.vocab_size));
+  tokens.reserve(static_cast<size_t>(vocab_size));
+  const auto words = static_cast<size_t>(core::mask_words(vocab_size));
   std::vector<uint32_t> json(words), after_ed(words);
-  for (core::TokenId id = 0; id < shared.vocab_size; ++id) {
-    const std::string& token = tokens.emplace_back(shared.bytes_of(id));
+  for (core::TokenId id = 0; id < vocab_size; ++id) {
+    const std::string& token = tokens.emplace_back(bytes_of(id));
     const uint32_t bit = uint32_t{1} << (id % 32);
     if (is_for_json(token)) json[static_cast<size_t>(id) / 32] |= bit;
     if (token.empty() || !continues_surrogate(token[0]))
       after_ed[static_cast<size_t>(id) / 32] |= bit;
   }
-  xgrammar::TokenizerInfo info(tokens, xgrammar::VocabType::RAW, shared.vocab_size,
+  xgrammar::TokenizerInfo info(tokens, xgrammar::VocabType::RAW, vocab_size,
                                std::vector<int32_t>{});
-  return std::make_shared<const Vocabulary>(Vocabulary{.size = shared.vocab_size,
+  return std::make_shared<const Vocabulary>(Vocabulary{.size = vocab_size,
                                                        .tokens = std::move(info),
                                                        .after_ed = std::move(after_ed),
                                                        .json_tokens = std::move(json)});
 }
 
-std::shared_ptr<const Vocabulary> vocabulary_of(Shared& shared) {
+std::shared_ptr<const Vocabulary> vocabulary_of(Shared& shared, Spec::Kind kind) {
+  const bool of_tags = kind == Spec::Kind::kStructuralTag && shared.tag_bytes_of != nullptr;
+  std::shared_ptr<const Vocabulary>& kept = of_tags ? shared.tag_vocabulary : shared.vocabulary;
   {
     const std::lock_guard lock(shared.mutex);
-    if (shared.vocabulary != nullptr) return shared.vocabulary;
+    if (kept != nullptr) return kept;
   }
-  auto made = make_vocabulary(shared);
+  auto made = make_vocabulary(shared.vocab_size, of_tags ? shared.tag_bytes_of : shared.bytes_of);
   const std::lock_guard lock(shared.mutex);
-  if (shared.vocabulary == nullptr) shared.vocabulary = std::move(made);
-  return shared.vocabulary;
+  if (kept == nullptr) kept = std::move(made);
+  return kept;
 }
 
 base::Error takes_too_long(int64_t compile_us) {
@@ -170,7 +176,7 @@ base::Error takes_too_long(int64_t compile_us) {
 
 Made compile_now(Shared& shared, const Spec& spec) {
   try {
-    std::shared_ptr<const Vocabulary> vocabulary = vocabulary_of(shared);
+    std::shared_ptr<const Vocabulary> vocabulary = vocabulary_of(shared, spec.kind);
     // What nobody waits for any more ends too, as far as its parser is at work.
     const WorkLimit limit(shared.compile_us);
     // One thread: what the library throws on others ends the process. Its own cache is off.
@@ -178,7 +184,7 @@ Made compile_now(Shared& shared, const Spec& spec) {
                                        /*cache_enabled=*/false);
     ASSIGN_OR_RETURN(xgrammar::CompiledGrammar compiled, compile_spec(compiler, spec));
     return std::make_shared<const Compiled>(std::move(compiled), std::move(vocabulary),
-                                            is_json(spec.kind));
+                                            json_of(spec));
   } catch (const WorkLimitReached&) {
     return takes_too_long(shared.compile_us);
   } catch (const std::exception& exception) {

@@ -37,6 +37,10 @@ struct Spec {
   // that they are.
   bool closed = true;
   bool any_whitespace = true;  // JSON: else exactly `, ` and `: `
+  // kStructuralTag: where its text is JSON, so that only JSON's characters may be drawn. In tags:
+  // where it may not end.
+  enum class Json : uint8_t { kAll, kInTags, kNone };
+  Json json = Json::kAll;
 };
 
 inline constexpr size_t kTextBytesMax = 128 << 10;  // of a spec
@@ -46,6 +50,9 @@ inline constexpr int kWhitespaceMax = 20;  // characters between two tokens of J
 inline constexpr int kCompilationsMax = 2;
 
 struct GrammarsOptions {
+  // The same as `bytes_of` for structural tags, which may be written with special tokens. Empty: no
+  // such tokens.
+  std::function<std::string_view(core::TokenId)> tag_bytes_of;
   int64_t cache_bytes = 64 << 20;  // as XGrammar counts them
   int64_t compile_us = 10'000'000;
 };
@@ -59,6 +66,7 @@ struct ConstraintOptions {
   core::TokenId closer = -1;  // the token that is this text, which has no bytes if it is special
   // With it only if the first token is this one, which begins a reasoning; -1: in any case.
   core::TokenId opener = -1;
+  bool may_end_before = false;  // the sequence, while starts_after has not come
 };
 
 // A compiled grammar. Immutable.

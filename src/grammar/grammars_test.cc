@@ -280,6 +280,53 @@ TEST_F(GrammarsTest, AFaultIsToldAndStays) {
   EXPECT_EQ(constraint->accept('a'), TokenConstraint::Next::kFault);
 }
 
+// Running text is free, tabs and all, and may end anywhere; a tag in it is bound once its trigger
+// stands there, and may be begun with a special token where the vocabulary says what that is.
+TEST_F(GrammarsTest, TagsInRunningText) {
+  const Spec spec{.kind = Spec::Kind::kStructuralTag,
+                  .text = R"({"type":"structural_tag","format":
+      {"type":"triggered_tags","triggers":["<think>"],"excludes":["abc"],"tags":[{"begin":"<think>{",
+       "content":{"type":"json_schema","json_schema":{"type":"string","maxLength":3}},"end":"}"}]}})",
+                  .json = Spec::Json::kInTags};
+  const auto in_text = begin(spec);
+  ASSERT_NE(in_text, nullptr);
+  EXPECT_TRUE(core::allows(in_text->mask(), kEnd));
+  EXPECT_EQ(feed(*in_text, "a\tb <thin"), TokenConstraint::Next::kGoesOn);
+  EXPECT_TRUE(core::allows(in_text->mask(), kEnd));
+  EXPECT_TRUE(core::allows(in_text->mask(), '\t'));
+  EXPECT_EQ(feed(*in_text, "k>"), TokenConstraint::Next::kGoesOn);
+  EXPECT_FALSE(core::allows(in_text->mask(), kEnd));
+  EXPECT_FALSE(core::allows(in_text->mask(), 'x'));
+  EXPECT_EQ(feed(*in_text, "{\"a"), TokenConstraint::Next::kGoesOn);
+  EXPECT_FALSE(core::allows(in_text->mask(), '\t'));
+  EXPECT_EQ(feed(*in_text, "\"}x\t ab"), TokenConstraint::Next::kGoesOn);
+  EXPECT_FALSE(core::allows(in_text->mask(), 'c')) << "excluded";
+  EXPECT_EQ(in_text->accept(kEnd), TokenConstraint::Next::kMustEnd);
+
+  const auto special_less = [](TokenId id) {
+    return id == kThink ? std::string_view() : bytes_of(id);
+  };
+  const auto grammars = Grammars::create(kVocab, special_less, {.tag_bytes_of = bytes_of});
+  auto tagged = grammars->compile(spec).value()->begin({.end_tokens = {kEnd}}).value();
+  EXPECT_EQ(tagged->accept(kThink), TokenConstraint::Next::kGoesOn);
+  EXPECT_TRUE(core::allows(tagged->mask(), '{'));
+  EXPECT_FALSE(core::allows(tagged->mask(), 'x'));
+  const auto plain =
+      grammars->compile(regex("<think>")).value()->begin({.end_tokens = {kEnd}}).value();
+  EXPECT_FALSE(core::allows(plain->mask(), kThink)) << "text has none";
+}
+
+TEST_F(GrammarsTest, BeforeItsStartAnOutputEndsOnlyIfItMay) {
+  ConstraintOptions options{.end_tokens = {kEnd}, .starts_after = "</think>"};
+  EXPECT_FALSE(core::allows(begin(regex("a+b"), options)->mask(), kEnd));
+  options.may_end_before = true;
+  const auto free = begin(regex("a+b"), options);
+  EXPECT_EQ(feed(*free, "hm"), TokenConstraint::Next::kGoesOn);
+  EXPECT_TRUE(core::allows(free->mask(), kEnd));
+  EXPECT_EQ(feed(*free, "</think>a"), TokenConstraint::Next::kGoesOn);
+  EXPECT_FALSE(core::allows(free->mask(), kEnd));
+}
+
 TEST_F(GrammarsTest, RefusesWithAReason) {
   using base::Code;
   EXPECT_EQ(refused(regex("(a")).code, Code::kInvalidArgument);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,7 @@ struct CallGrammar {
   std::string begin;
   nlohmann::ordered_json schema;  // of an object
   std::string end;
+  bool strict = false;  // the tool asks for arguments that follow it, whoever decides to call
 };
 
 // Calls are one or more of `calls` with `separator` between them (exactly one call when `single`),
@@ -34,5 +36,19 @@ struct ToolCallGrammar {
 // format other than kNone.
 ToolCallGrammar tool_call_grammar(CallFormat format, const nlohmann::ordered_json& tools,
                                   std::string_view only, bool parallel);
+
+// The same where the model decides whether it calls: running text, in which `marker` begins calls.
+// `calls` may have several ways to write a call of one tool; each begins with the marker.
+struct FreeCallGrammar {
+  ToolCallGrammar::Arguments arguments = ToolCallGrammar::Arguments::kJson;
+  std::string marker;
+  // What begins a call for the parser as well, and is not to be written.
+  std::vector<std::string> excluded;
+  std::vector<CallGrammar> calls;
+  std::optional<ToolCallGrammar> list;  // mistral: several calls behind one marker, its `before`
+};
+// Nothing: no marker tells the format's calls from text that looks like one (llama3_json).
+std::optional<FreeCallGrammar> free_call_grammar(CallFormat format,
+                                                 const nlohmann::ordered_json& tools);
 
 }  // namespace text
