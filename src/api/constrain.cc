@@ -30,10 +30,26 @@ bool has_strict_tool(const GenerateRequest& request) {
   });
 }
 
+// REQUIRES: a constraint. A format governs what the model says, which may also be that it calls;
+// what governs the whole output, or is more than tags can say, stands alone.
+OutputConstraint beside_tools(const ServedModel& model, const GenerateRequest& request) {
+  OutputConstraint made = *request.constraint;
+  const grammar::Spec& spec = made.spec;
+  const bool is_json = spec.kind == grammar::Spec::Kind::kJsonObject ||
+                       spec.kind == grammar::Spec::Kind::kJsonSchema;
+  const bool is_format = made.field != "structured_outputs" && is_json && spec.closed;
+  if (!is_format || !request.looks_for_calls()) return made;
+  const auto calls =
+      text::tool_call_grammar(model.call_format, request.tools, "", request.parallel_tool_calls);
+  // What is no schema is for the compiler to refuse, in its words.
+  if (auto either = call_or_json_spec(calls, spec)) made.spec = *std::move(either);
+  return made;
+}
+
 // What the output must look like, if the request says so, and which field of it.
 std::optional<OutputConstraint> constraint_of(const ServedModel& model,
                                               const GenerateRequest& request) {
-  if (request.constraint) return request.constraint;
+  if (request.constraint) return beside_tools(model, request);
   if (has_strict_tool(request) && !request.must_call()) {
     const auto calls = text::free_call_grammar(model.call_format, request.tools);
     if (!calls) return std::nullopt;  // docs/structured.md says so

@@ -175,6 +175,41 @@ TEST_F(ConstrainTest, CallsOfStrictToolsFollowThemUnderAuto) {
   EXPECT_TRUE(ask(strict, "").constraints.empty()) << "nothing marks a call of this format";
 }
 
+// As OpenAI's servers have it: the model calls, or what it says has the format.
+TEST_F(ConstrainTest, AFormatBesideToolsLeavesCallsOpen) {
+  using text::CallFormat;
+  constexpr auto kEnds = TokenConstraint::Next::kMustEnd;
+  constexpr auto kOn = TokenConstraint::Next::kGoesOn;
+  const std::string format =
+      R"("response_format":{"type":"json_schema","json_schema":{"schema":{"type":"object",
+      "properties":{"city":{"type":"string"}},"required":["city"]}}})";
+  for (const CallFormat calls : {CallFormat::kHermes, CallFormat::kLlama3Json, CallFormat::kMistral,
+                                 CallFormat::kQwen3Coder}) {
+    SCOPED_TRACE(text::name_of(calls));
+    model_.call_format = calls;
+    EXPECT_EQ(feed(*chat_constraint(format), R"({"city": "x"})"), kEnds);
+    EXPECT_FALSE(core::allows(chat_constraint(format)->mask(), testing::kEnd));
+    EXPECT_FALSE(core::allows(chat_constraint(format)->mask(), 'x'));
+    EXPECT_EQ(feed(*chat_constraint(format + R"(,"tool_choice":"none")"), R"({"city": "x"})"),
+              kEnds);
+  }
+  model_.call_format = CallFormat::kHermes;
+  const std::string call =
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  const auto called = chat_constraint(format);
+  EXPECT_EQ(feed(*called, call), kOn) << "another may follow";
+  EXPECT_TRUE(core::allows(called->mask(), testing::kEnd));
+  EXPECT_EQ(feed(*chat_constraint(R"("response_format":{"type":"json_object"})"), call), kOn);
+  EXPECT_FALSE(
+      core::allows(chat_constraint(R"("structured_outputs":{"json_object":true})")->mask(), '<'))
+      << "governs the whole output";
+  auto refused = prepare_generation(
+      Endpoint::kChat,
+      chat(R"("response_format":{"type":"json_schema","json_schema":{"schema":"[["}})"), model_, 0);
+  ASSERT_TRUE(std::holds_alternative<ApiError>(refused));
+  EXPECT_EQ(std::get<ApiError>(refused).param, "response_format");
+}
+
 TEST_F(ConstrainTest, ReasoningComesFirstInChats) {
   model_.call_format = text::CallFormat::kHermes;
   model_.reasoning_format = text::ReasoningFormat::kDeepseekR1;

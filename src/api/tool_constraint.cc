@@ -2,6 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "api/generate_request.h"
+#include "grammar/schema_check.h"
+
 namespace api {
 namespace {
 
@@ -61,6 +64,22 @@ grammar::Spec tool_call_spec(const text::ToolCallGrammar& calls) {
   return spec_of(sequence_of(calls, /*all_strict=*/true), calls.arguments == Arguments::kJson
                                                               ? grammar::Spec::Json::kAll
                                                               : grammar::Spec::Json::kNone);
+}
+
+std::optional<grammar::Spec> call_or_json_spec(const text::ToolCallGrammar& calls,
+                                               const grammar::Spec& json) {
+  ordered_json schema = any_object();
+  if (json.kind == grammar::Spec::Kind::kJsonSchema) {
+    if (json.text.size() > grammar::kTextBytesMax ||
+        grammar::json_depth(json.text) > static_cast<int>(kJsonDepthMax))
+      return std::nullopt;
+    schema = ordered_json::parse(json.text, nullptr, /*allow_exceptions=*/false);
+    if (!schema.is_object()) return std::nullopt;
+  }
+  ordered_json ways = ordered_json::array();
+  ways.push_back(content_of(schema, Arguments::kJson));
+  ways.push_back(sequence_of(calls, /*all_strict=*/false));
+  return spec_of({{"type", "or"}, {"elements", std::move(ways)}}, grammar::Spec::Json::kAll);
 }
 
 grammar::Spec free_call_spec(const text::FreeCallGrammar& calls) {
