@@ -160,7 +160,8 @@ Task<bool> Connection::read_request() {
   stream_.expires_after(limits.header_timeout);
   const error_code ec = co_await read_header();
   take_head();
-  if (ec) {
+  // Of a body that is announced too large the head is there: it is judged like any other.
+  if (ec && ec != beast::http::error::body_limit) {
     co_await refuse_unread(ec);
     co_return false;
   }
@@ -172,6 +173,10 @@ Task<bool> Connection::read_request() {
   }
   judged_ = co_await answer_from_head();
   if (judged_) co_return keep_alive_;
+  if (ec) {
+    co_await refuse_unread(ec);
+    co_return false;
+  }
   co_return co_await read_body();
 }
 
