@@ -378,6 +378,7 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
                                exec::SelectionTap* tap, House* house) {
   const core::ModelConfig& c = house->files->config;
   ASSIGN_OR_RETURN(engine::EngineOptions e, engine_options(options, *house));
+  e.kv_events = house->kv_events.get();
   RETURN_IF_ERROR(choose_device(options, tap, house));
   RETURN_IF_ERROR(choose_weights(options, house));
   if (e.max_num_batched_tokens == 0) {
@@ -447,6 +448,7 @@ base::Result<std::unique_ptr<House>> open_house(const ServingOptions& options,
   auto house = std::make_unique<House>();
   house->files = inherited.files;
   house->gpu = inherited.gpu;
+  house->kv_events = inherited.kv_events;
   ASSIGN_OR_RETURN(house->isa, choose_isa(options.isa));
   if (house->files == nullptr) {
     ASSIGN_OR_RETURN(house->files, open_model_files(options.model, options.load_format,

@@ -11,6 +11,7 @@
 #include "apps/options.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "core/kv_events.h"
 #include "device/cpu.h"
 #include "device/stream.h"
 #include "engine/engine.h"
@@ -29,6 +30,7 @@ namespace apps {
 struct Inheritance {
   std::shared_ptr<load::ModelFiles> files;
   std::shared_ptr<Gpu> gpu;
+  std::shared_ptr<core::KvEventSink> kv_events;  // hears of cached blocks; null: nobody does
 };
 
 // Members are destroyed in reverse order: the engine's thread stops before what it uses goes.
@@ -45,8 +47,9 @@ struct House {
   std::unique_ptr<text::ChatTemplate>
       chat_template;  // ChatML where the model has none that can be read; null without tokenizer
   engine::ResolvedSizes sizes;
-  double ready_s = 0;         // that weights, and on a GPU the executor, took
-  int32_t budget_tokens = 0;  // of selections; 0: all pages are attended to
+  std::shared_ptr<core::KvEventSink> kv_events;  // or null
+  double ready_s = 0;                            // that weights, and on a GPU the executor, took
+  int32_t budget_tokens = 0;                     // of selections; 0: all pages are attended to
   std::unique_ptr<exec::Executor> executor;
   std::unique_ptr<engine::Engine> engine;  // started
 };

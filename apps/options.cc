@@ -221,6 +221,15 @@ void add_metrics_options(CLI::App& command, ListenOptions* o) {
       ->group(kServer);
 }
 
+void add_event_options(CLI::App& command, ListenOptions* o) {
+  command
+      .add_option("--kv-events-config", o->kv_events_config,
+                  "tell what is cached over ZeroMQ, as vLLM does: a JSON object such as "
+                  "'{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\"}'")
+      ->type_name("JSON")
+      ->group(kServer);
+}
+
 void add_request_log_options(CLI::App& command, ListenOptions* o) {
   command
       .add_flag("--log-requests,!--no-log-requests", o->log_requests,
@@ -297,6 +306,7 @@ void add_listen_options(CLI::App& command, ListenOptions* o) {
   add_access_options(command, o);
   add_limit_options(command, o);
   add_metrics_options(command, o);
+  add_event_options(command, o);
   add_request_log_options(command, o);
 }
 

@@ -58,6 +58,7 @@ struct ListenOptions {
   std::string max_body_size = "32MiB";
   int32_t idle_timeout_s = 75;
   int64_t log_prompts_bytes = 0;  // of each body, into the log
+  std::string kv_events_config;   // JSON; "" = none
   std::string chat_template;      // path; "" = the model's own
   std::string tool_call_parser = "auto";
   std::string reasoning_parser = "auto";

@@ -12,6 +12,8 @@
 #include "apps/read_file.h"
 #include "base/log.h"
 #include "base/sizes.h"
+#include "events/publisher_options.h"
+#include "events/zmq_publisher.h"
 
 namespace apps {
 namespace {
@@ -39,9 +41,21 @@ std::vector<std::string> served_names(const ServingOptions& options, const Liste
   return {name};
 }
 
-base::Result<api::Backend> load_backend(ServingOptions options, const ListenOptions& listen) {
+// Bound before anything long begins, so that what is wrong shows at once. Null: events are off.
+base::Result<std::shared_ptr<core::KvEventSink>> open_kv_events(const ListenOptions& listen) {
+  if (listen.kv_events_config.empty()) return std::shared_ptr<core::KvEventSink>();
+  ASSIGN_OR_RETURN(const auto publisher, events::parse_publisher_options(listen.kv_events_config));
+  if (!publisher) return std::shared_ptr<core::KvEventSink>();
+  ASSIGN_OR_RETURN(auto opened, events::ZmqPublisher::open(*publisher));
+  return std::shared_ptr<core::KvEventSink>(std::move(opened));
+}
+
+base::Result<api::Backend> load_backend(ServingOptions options, const ListenOptions& listen,
+                                        const std::shared_ptr<core::KvEventSink>& kv_events) {
   if (listen.kv_cache_metrics) options.kv_residency_rate = listen.kv_cache_metrics_sample;
-  ASSIGN_OR_RETURN(std::unique_ptr<House> house, build_house(options, /*print_sizes=*/true));
+  ASSIGN_OR_RETURN(std::unique_ptr<House> house,
+                   build_house(options, /*print_sizes=*/true,
+                               /*tap=*/nullptr, {.kv_events = kv_events}));
   if (house->tokenizer == nullptr) {
     return base::error(base::Code::kInvalidArgument,
                        "{}: no tokenizer, so there is no text to serve", options.model);
@@ -151,7 +165,8 @@ base::Result<void> serve(const ServingOptions& options, const ListenOptions& lis
   server.log_status = listen.log_status;
   server.shutdown_timeout = std::chrono::seconds(listen.shutdown_timeout_s);
   server.on_leave = stop_fetching;
-  return api::serve(std::move(server), [&] { return load_backend(options, listen); });
+  ASSIGN_OR_RETURN(const auto kv_events, open_kv_events(listen));
+  return api::serve(std::move(server), [&] { return load_backend(options, listen, kv_events); });
 }
 
 }  // namespace apps

@@ -13,6 +13,7 @@ pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(sqlite3 REQUIRED IMPORTED_TARGET sqlite3)
 pkg_check_modules(liburing REQUIRED IMPORTED_TARGET liburing)
+pkg_check_modules(zmq REQUIRED IMPORTED_TARGET libzmq)
 find_package(OpenSSL REQUIRED)
 find_package(CURL REQUIRED)  # models by name: TLS with the system's certificates, proxies
 set(Boost_NO_WARN_NEW_VERSIONS ON)

@@ -38,6 +38,7 @@ MAY_INCLUDE = {
     "device": set(),
     "hub": set(),
     "telemetry": set(),
+    "events": set(),
     "apps": ALL,
 }
 # base and core are open, but they are the ground floor themselves.

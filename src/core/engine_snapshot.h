@@ -36,6 +36,14 @@ struct StepSizes {
   FixedHistogram<0, 16, 64, 256, 1024, 4096, 16384, 65536, 262144> pages_loaded;
 };
 
+// What was told of cached blocks (core/kv_events.h).
+struct KvEventCounters {
+  int64_t stored = 0, removed = 0, cleared = 0;
+  int64_t batches = 0;
+  int64_t batches_full = 0;  // of the calls, those that left something for a later batch
+  int64_t restated = 0;      // times all was said anew, since somebody had missed too much
+};
+
 struct EngineSnapshot {
   // Gauges.
   int64_t requests_running = 0;    // admitted, holding blocks
@@ -72,6 +80,7 @@ struct EngineSnapshot {
   KvCounters kv;                 // summed over all steps
   int64_t put_back = 0;          // times admission scheduled a sequence and undid it
   int64_t transfers_failed = 0;
+  KvEventCounters kv_events;
   // Gauges of the tiers; 0 without a host tier.
   int64_t frames_total = 0, frames_free = 0, frames_shared = 0;  // rows of frames
   int64_t working_set_frames = 0;  // of the sequences in the last step

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "core/dtype.h"
 #include "core/ids.h"
+#include "core/kv_events.h"
 #include "core/kv_options.h"
 #include "core/kv_shape.h"
 #include "core/model_config.h"
@@ -21,6 +22,8 @@ namespace engine {
 struct EngineOptions {
   core::SparseOptions sparse;
   core::TierOptions tiers;
+  // Hears what happens to cached blocks. Borrowed: outlives the engine. Null: nobody listens.
+  core::KvEventSink* kv_events = nullptr;
   core::HeadKinds heads;  // of the heads file and of sliding-window layers; empty: all retrieval
   // Behaviour.
   std::optional<int32_t> max_model_len;      // tokens; default: the model's context, or what the KV

@@ -48,7 +48,9 @@ kv::LedgerOptions ledger_options(const EngineOptions& options, const ResolvedSiz
           .fingerprint = fmt::format("{}|{}|{}|{}", fingerprint, core::info(sizes.kv_type).name,
                                      sizes.page_tokens, describe_heads(options.heads)),
           .disk_records = executor.num_disk_records(),
-          .residency_rate = options.residency_rate};
+          .residency_rate = options.residency_rate,
+          .announces = options.kv_events != nullptr,
+          .has_host_tier = sizes.num_frames > 0};
 }
 
 sched::TierSizes tier_sizes(const EngineOptions& options, const ResolvedSizes& sizes,
@@ -140,6 +142,7 @@ ServingEngine::ServingEngine(const EngineOptions& options, const ResolvedSizes& 
       context_max_(sizes.context_max),
       ledger_(ledger_options(options, sizes, fingerprint, executor)),
       scheduler_(scheduler_options(options, sizes, model), &ledger_),
+      kv_events_(options.kv_events, &ledger_, &executor),
       saver_(ledger_, executor, sizes.block_bytes) {
   CHECK(ledger_.blocks_for(sizes.context_max) <= sizes.num_blocks, "{} blocks cannot hold {}",
         sizes.num_blocks, sizes.context_max);
@@ -509,7 +512,9 @@ void ServingEngine::commit() {
     fail_step();
   } else {
     commit_step();
+    scheduler_.note_loads(turn.transfers);
   }
+  kv_events_.tell();
   if (has_next_) {
     end_too_long();
     end_cancelled();
@@ -735,6 +740,7 @@ void ServingEngine::refresh_snapshot() {
   counters_.frames_total = scheduler_.frames().num_total();
   counters_.frames_free = scheduler_.frames().num_free();
   counters_.frames_shared = scheduler_.frames().num_shared();
+  counters_.kv_events = kv_events_.counters();
   counters_.engine_heartbeat_us = clock_();
   std::lock_guard lock(snapshot_mutex_);
   snapshot_ = counters_;

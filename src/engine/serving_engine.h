@@ -25,6 +25,7 @@
 #include "core/step.h"
 #include "engine/cache_saver.h"
 #include "engine/engine.h"
+#include "engine/kv_event_feed.h"
 #include "engine/live_sequence.h"
 #include "engine/live_view.h"
 #include "engine/mailbox.h"
@@ -150,6 +151,7 @@ class ServingEngine final : public Engine {
   // The engine thread's own.
   kv::BlockLedger ledger_;
   sched::Scheduler scheduler_;
+  KvEventFeed kv_events_;
   CacheSaver saver_;
   std::vector<std::unique_ptr<LiveSequence>> live_;
   Mail mail_;

@@ -1,8 +1,8 @@
 // Goal: a steady step allocates nothing. Method: a counting operator new over 1000 decode steps of
 // 8 sequences that take, fill and seal blocks on the way, without a host tier and with one whose
 // rows of frames they take from each other, in steps on the engine's thread and beside it; and
-// again while somebody looks at the sequences. Not built with sanitizers, which bring an operator
-// new of their own.
+// again while somebody looks at the sequences. KV-cache events are told all the while. Not built
+// with sanitizers, which bring an operator new of their own.
 #include <gtest/gtest.h>
 
 #include <tuple>
@@ -36,6 +36,15 @@ class CountingExecutor : public exec::Executor {
   mutable int64_t draws = 0;
 };
 
+class CountingSink final : public core::KvEventSink {
+ public:
+  int32_t room() override { return 100; }
+  void put(const core::KvEventBatch& batch) override { num_events += std::ssize(batch.events); }
+  bool take_restate() override { return false; }
+
+  int64_t num_events = 0;
+};
+
 // Rows of frames, and whether steps run beside the engine.
 class SteadyStep : public ::testing::TestWithParam<std::tuple<int32_t, bool>> {};
 
@@ -44,7 +53,9 @@ TEST_P(SteadyStep, AllocatesNothing) {
   model.vocab_size = kVocab;
   model.num_layers = 1;
   model.num_kv_heads = 1;
+  CountingSink sink;
   EngineOptions options;
+  options.kv_events = &sink;
   options.sparse.budget_tokens = 8 * 16;
   options.residency_rate = 0.5;
   options.tiers.admission = core::Admission::kWorkingSet;
@@ -74,6 +85,7 @@ TEST_P(SteadyStep, AllocatesNothing) {
   for (int i = 0; i < 1000; ++i) engine->step();
   EXPECT_EQ(base::num_allocations.load(), before);
   EXPECT_EQ(engine->snapshot().generated_tokens, 8 * 1010);
+  EXPECT_GE(sink.num_events, 8 * 62) << "blocks that were filled";
   EXPECT_EQ(engine->snapshot().steps_ahead, runs_beside ? 1008 : 0);
   EXPECT_EQ(engine->live_view().num_made(), 0) << "nobody looked";
   EXPECT_EQ(executor.draws, 0);

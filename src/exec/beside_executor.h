@@ -43,6 +43,9 @@ class BesideExecutor final : public Executor {
   void draw_pages(int32_t slot, core::SeqId seq, core::PageStrip* strip) const override {
     wrapped_.draw_pages(slot, seq, strip);
   }
+  void list_saving(std::vector<core::BlockId>* blocks) const override {
+    wrapped_.list_saving(blocks);
+  }
   bool is_asynchronous() const override { return true; }
 
  private:

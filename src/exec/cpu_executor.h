@@ -51,6 +51,9 @@ class CpuExecutor final : public Executor {
 
   uint64_t progress() const override;
   void draw_pages(int32_t slot, core::SeqId seq, core::PageStrip* strip) const override;
+  void list_saving(std::vector<core::BlockId>* blocks) const override {
+    if (tier_ != nullptr) tier_->list_saving(blocks);
+  }
 
   uint64_t num_disk_records() const override { return disk_ ? disk_->store().num_records() : 0; }
   void take_disk_entries(const std::function<void(const core::DiskEntry&)>& entry) override {

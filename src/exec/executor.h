@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "base/result.h"
 #include "core/live_state.h"
@@ -67,6 +68,10 @@ class Executor {
   // table. Who does not know leaves the strip as it is.
   virtual void draw_pages(int32_t /*slot*/, core::SeqId /*seq*/, core::PageStrip* /*strip*/) const {
   }
+
+  // Appends the blocks whose homes are being written, or could not be, which is not reported yet;
+  // any of them more than once. Between steps.
+  virtual void list_saving(std::vector<core::BlockId>* /*blocks*/) const {}
 
   // Steps run beside the engine's thread between the two.
   virtual bool is_asynchronous() const { return false; }

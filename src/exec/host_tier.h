@@ -83,6 +83,9 @@ class HostTier {
                        core::index(segment.blocks[static_cast<size_t>(page)]));
   }
 
+  // SaveLedger::list_saving().
+  void list_saving(std::vector<core::BlockId>* blocks) const { saver_->list_saving(blocks); }
+
   PageFetcher& fetcher() { return *fetcher_; }
   PageSaver& saver() { return *saver_; }
   Residency& residency() { return residency_; }

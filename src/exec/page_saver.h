@@ -32,6 +32,7 @@ class PageSaver final : private SaveQueue {
   int32_t saved_pages(int32_t slot) const { return ledger_.saved_pages(slot); }
   bool is_pending(int32_t slot) const { return ledger_.is_pending(slot); }
   bool is_broken(int32_t slot) const { return ledger_.is_broken(slot); }
+  void list_saving(std::vector<core::BlockId>* blocks) const { ledger_.list_saving(blocks); }
   void take_lost(std::vector<core::BlockId>* lost) { ledger_.take_lost(lost); }
 
   // Issues the save of pages of these blocks. When it and all saves of the slot before it are

@@ -92,6 +92,20 @@ void SaveLedger::settle(std::span<const core::BlockId> blocks) {
   }
 }
 
+void SaveLedger::list_saving(std::vector<core::BlockId>* blocks) const {
+  for (const Slot& slot : slots_) {
+    auto first = slot.blocks.begin();
+    for (const Pending& pending : slot.pending) {
+      const auto last = first + pending.num_blocks;
+      if (pending.ticket != 0 && queue_.state(pending.ticket) != SaveQueue::State::kCommitted) {
+        blocks->insert(blocks->end(), first, last);
+      }
+      first = last;
+    }
+  }
+  blocks->insert(blocks->end(), lost_.begin(), lost_.end());
+}
+
 void SaveLedger::take_lost(std::vector<core::BlockId>* lost) {
   lost->insert(lost->end(), lost_.begin(), lost_.end());
   lost_.clear();

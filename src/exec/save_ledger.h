@@ -54,6 +54,9 @@ class SaveLedger {
 
   int32_t saved_pages(int32_t slot) const { return at(slot).saved_pages; }
   bool is_pending(int32_t slot) const { return !at(slot).pending.empty(); }
+  // Appends the blocks of saves that are on their way, or have failed, which nobody has been told
+  // yet; one may be there several times.
+  void list_saving(std::vector<core::BlockId>* blocks) const;
   // A save of this slot's sequence failed.
   bool is_broken(int32_t slot) const { return at(slot).broken; }
   // Appends the blocks whose saves failed since the last call, each once.

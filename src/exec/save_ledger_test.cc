@@ -54,6 +54,28 @@ TEST_F(SaveLedgerTest, WatermarksRiseInOrder) {
   EXPECT_TRUE(lost().empty());
 }
 
+TEST_F(SaveLedgerTest, ListsWhatIsNotAtHomeYet) {
+  const auto saving = [&] {
+    std::vector<BlockId> blocks;
+    ledger_.list_saving(&blocks);
+    return blocks;
+  };
+  ledger_.begin(0, 0);
+  ledger_.begin(1, 0);
+  add(0, 1, {3}, 1);
+  add(0, 2, {4, 5}, 3);
+  add(1, 3, {6}, 1);
+  queue_.states[1] = SaveQueue::State::kCommitted;
+  queue_.states[3] = SaveQueue::State::kFailed;
+  EXPECT_THAT(saving(), ElementsAre(BlockId{4}, BlockId{5}, BlockId{6}));
+  queue_.states[2] = SaveQueue::State::kCommitted;
+  EXPECT_THAT(saving(), ElementsAre(BlockId{6}));
+  ledger_.poll();
+  EXPECT_THAT(saving(), ElementsAre(BlockId{6})) << "nobody was told";
+  EXPECT_THAT(lost(), ElementsAre(BlockId{6}));
+  EXPECT_TRUE(saving().empty());
+}
+
 TEST_F(SaveLedgerTest, AFailedSaveLosesItsBlocksAlone) {
   ledger_.begin(0, 0);
   ledger_.begin(1, 0);

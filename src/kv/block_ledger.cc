@@ -23,8 +23,14 @@ BlockLedger::BlockLedger(const LedgerOptions& options)
       residency_(options.num_blocks, options.residency_rate),
       is_growing_(options.num_open.has_value()) {
   found_.reserve(static_cast<size_t>(options.num_blocks));
+  if (options.announces) {
+    announcer_ = std::make_unique<BlockAnnouncer>(
+        AnnouncerOptions{.num_blocks = options.num_blocks,
+                         .num_records = options.prefix_cache ? options.disk_records : 0,
+                         .has_host_tier = options.has_host_tier});
+  }
   if (options.disk_records > 0 && options.prefix_cache) {
-    disk_.emplace(DiskCatalogOptions{options.disk_records, options.page_tokens});
+    disk_.emplace(DiskCatalogOptions{options.disk_records, options.page_tokens}, announcer_.get());
     found_on_disk_.reserve(found_.capacity());
   }
 }
@@ -138,6 +144,7 @@ void BlockLedger::seal_next(SequenceBlocks* sequence, std::span<const TokenId> t
   } else {
     index_.insert(*sequence->root, parent, tokens, own, generated);
     pool_.retain(own);
+    if (announcer_) announcer_->touch(own);
   }
   sequence->generated = generated;  // sticky: later rows were computed over these
   ++sequence->num_sealed;
@@ -160,14 +167,27 @@ void BlockLedger::release(SequenceBlocks* sequence) {
 }
 
 void BlockLedger::drop_cached() {
-  while (const std::optional<BlockId> block = index_.evict()) pool_.drop(*block);
+  while (const std::optional<BlockId> block = index_.evict()) forget(*block);
   if (disk_) disk_->clear();
   residency_.forget();
+  if (announcer_) restate();
 }
 
 void BlockLedger::drop(BlockId block) {
   CHECK(pool_.references(block) == 0, "block {} is held", core::index(block));
-  while (index_.contains(block)) pool_.drop(index_.evict_below(block));
+  while (index_.contains(block)) forget(index_.evict_below(block));
+}
+
+// It has left the index.
+void BlockLedger::forget(BlockId block) {
+  pool_.drop(block);
+  if (announcer_) announcer_->forget(block);
+}
+
+void BlockLedger::collect_events(std::span<const BlockId> saving, int32_t events_max,
+                                 core::KvEventBatch* batch) {
+  batch->page_tokens = options_.page_tokens;
+  announcer_->collect(index_, disk(), saving, events_max, batch);
 }
 
 BlockId BlockLedger::take() {
@@ -181,7 +201,7 @@ BlockId BlockLedger::take_any() {
   if (const auto oldest = index_.oldest_idle(); disk_ && oldest) spill(*oldest);
   const std::optional<BlockId> evicted = index_.evict();
   CHECK(evicted, "no block is available: {} of {} in use", pool_.num_in_use(), pool_.num_total());
-  pool_.drop(*evicted);
+  forget(*evicted);
   residency_.on_evicted(*evicted);
   return pool_.try_take().value();
 }

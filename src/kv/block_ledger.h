@@ -23,6 +23,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,6 +32,7 @@
 
 #include "core/ids.h"
 #include "core/step.h"
+#include "kv/block_announcer.h"
 #include "kv/block_pool.h"
 #include "kv/disk_catalog.h"
 #include "kv/prefix_index.h"
@@ -49,6 +51,8 @@ struct LedgerOptions {
   uint64_t key_mask = ~0ull;        // PrefixIndexOptions
   uint64_t disk_records = 0;        // of the disk tier; 0: there is none
   double residency_rate = 0;        // share of blocks that residency() observes
+  bool announces = false;           // keeps a BlockAnnouncer
+  bool has_host_tier = false;       // for it: blocks are homes
 };
 
 // What one admitted sequence holds. Filled and emptied by BlockLedger alone.
@@ -180,6 +184,14 @@ class BlockLedger {
   void set_now(int64_t now_us) { residency_.set_now(now_us); }
   const core::KvResidency& residency() const { return residency_.histograms(); }
 
+  // Tells the world outside what changes; null: nobody listens.
+  BlockAnnouncer* announcer() const { return announcer_.get(); }
+  // Says everything anew. REQUIRES: there is one.
+  void restate() { announcer_->restate(index_, disk()); }
+  // BlockAnnouncer::collect() over these books.
+  void collect_events(std::span<const BlockId> saving, int32_t events_max,
+                      core::KvEventBatch* batch);
+
   // Blocks sealed so far, in all. Only rises: a prefix that was not there before needs this many
   // more at least.
   int64_t num_sealed() const { return num_sealed_; }
@@ -199,12 +211,14 @@ class BlockLedger {
   void seal_next(SequenceBlocks* sequence, std::span<const TokenId> tokens, bool generated);
   std::optional<uint64_t> spill(BlockId block);
   void finish_fetch(DiskFetch* fetch);
+  void forget(BlockId block);
 
   const LedgerOptions options_;
   BlockPool pool_;
   PrefixIndex index_;
   ResidencySample residency_;
   std::vector<BlockId> found_;  // find_prefix's answer
+  std::unique_ptr<BlockAnnouncer> announcer_;
   std::optional<DiskCatalog> disk_;
   std::vector<uint64_t> found_on_disk_;  // find_on_disk's answer
   std::vector<core::DiskMove> spills_;   // of blocks taken since take_spills(); pinned

@@ -5,11 +5,13 @@
 #include <limits>
 
 #include "base/check.h"
+#include "kv/block_announcer.h"
 
 namespace kv {
 
-DiskCatalog::DiskCatalog(const DiskCatalogOptions& options)
+DiskCatalog::DiskCatalog(const DiskCatalogOptions& options, BlockAnnouncer* announcer)
     : page_tokens_(options.page_tokens),
+      announcer_(announcer),
       records_(options.num_records),
       tokens_(options.num_records * static_cast<size_t>(options.page_tokens)),
       buckets_(std::bit_ceil(std::max<size_t>(2, 2 * options.num_records)), kNone) {
@@ -51,6 +53,13 @@ std::optional<uint64_t> DiskCatalog::find(const core::DiskEntry& block) const {
   return std::nullopt;
 }
 
+std::optional<uint64_t> DiskCatalog::find_key(uint64_t key) const {
+  Link link = buckets_[key & (buckets_.size() - 1)];
+  while (link != kNone && at(link).key != key) link = at(link).next_in_bucket;
+  if (link == kNone) return std::nullopt;
+  return static_cast<uint64_t>(link);
+}
+
 core::DiskEntry DiskCatalog::entry(uint64_t record) const {
   const Link link = checked(record);
   CHECK(!at(link).free, "record {} is free", record);
@@ -86,6 +95,7 @@ void DiskCatalog::fill(Link link, const core::DiskEntry& block) {
   Link& bucket = bucket_of(record.key);
   record.next_in_bucket = bucket;
   bucket = link;
+  if (announcer_ != nullptr) announcer_->touch_record(static_cast<uint64_t>(link));
 }
 
 void DiskCatalog::pin(uint64_t record) {
@@ -126,6 +136,7 @@ void DiskCatalog::unlink_bucket(Link link) {
   }
   *at_link = at(link).next_in_bucket;
   at(link).found = false;
+  if (announcer_ != nullptr) announcer_->touch_record(static_cast<uint64_t>(link));
 }
 
 void DiskCatalog::append(List* list, Link link) {

@@ -27,9 +27,12 @@ struct DiskCatalogOptions {
   int32_t page_tokens = 0;  // P
 };
 
+class BlockAnnouncer;
+
 class DiskCatalog {
  public:
-  explicit DiskCatalog(const DiskCatalogOptions& options);
+  // `announcer` (may be null) is borrowed, and hears of records that hold something else.
+  explicit DiskCatalog(const DiskCatalogOptions& options, BlockAnnouncer* announcer = nullptr);
 
   // What a former process left, least recently used first. One that does not fit in here (a record
   // taken already or out of range, other than P tokens, a block that is there) is left out.
@@ -37,6 +40,10 @@ class DiskCatalog {
 
   // The record that holds the block. `block.record` is not looked at.
   std::optional<uint64_t> find(const core::DiskEntry& block) const;
+  // The record would be found by what it holds.
+  bool is_found(uint64_t record) const { return at(checked(record)).found; }
+  // A record whose block has this key.
+  std::optional<uint64_t> find_key(uint64_t key) const;
   // REQUIRES: the record holds a block. The tokens are valid until it is given up.
   core::DiskEntry entry(uint64_t record) const;
 
@@ -93,6 +100,7 @@ class DiskCatalog {
   int64_t check_list(const List& list, bool free) const;
 
   const int32_t page_tokens_;
+  BlockAnnouncer* const announcer_;
   std::vector<Record> records_;
   std::vector<core::TokenId> tokens_;  // (num_records, P)
   std::vector<Link> buckets_;          // a power of two >= 2 * num_records

@@ -3,10 +3,12 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kv/block_announcer.h"
 
 namespace kv {
 
-FrameLedger::FrameLedger(int32_t num_frames, int32_t num_blocks) {
+FrameLedger::FrameLedger(int32_t num_frames, int32_t num_blocks, BlockAnnouncer* announcer)
+    : announcer_(announcer) {
   CHECK(num_frames >= 0 && num_blocks >= 0, "{} rows, {} blocks", num_frames, num_blocks);
   rows_.resize(static_cast<size_t>(num_frames));
   row_of_.assign(static_cast<size_t>(num_blocks), kNone);
@@ -71,6 +73,7 @@ void FrameLedger::leave(std::vector<FrameId>* own, std::span<const BlockContent>
     row.state = State::kShared;
     ++num_shared_;
     set_content(id, content);
+    announce(content, true);
     set_idle(id);
   }
 }
@@ -100,6 +103,14 @@ FrameId FrameLedger::share(const BlockContent& content) {
   return row;
 }
 
+void FrameLedger::fill(FrameId row, const BlockContent& content) {
+  if (find(content) == row) announce(content, true);
+}
+
+void FrameLedger::announce(const BlockContent& content, bool is_filled) {
+  if (announcer_ != nullptr) announcer_->set_shared(content.block, is_filled);
+}
+
 void FrameLedger::hold(FrameId id) {
   Row& row = rows_[checked(id)];
   CHECK(row.state == State::kShared && row.content, "row {} is not shared", core::index(id));
@@ -122,6 +133,7 @@ void FrameLedger::spoil(FrameId id) {
   CHECK(row.state == State::kShared, "row {} is not shared", core::index(id));
   if (!row.content) return;
   row_of_[static_cast<size_t>(core::index(row.content->block))] = kNone;
+  announce(*row.content, false);
   row.content.reset();
   if (row.holders > 0) return;
   unlink_idle(id);

@@ -40,9 +40,13 @@ struct BlockContent {
   bool operator==(const BlockContent&) const = default;
 };
 
+class BlockAnnouncer;
+
 class FrameLedger {
  public:
-  FrameLedger(int32_t num_frames, int32_t num_blocks);
+  // `announcer` (may be null) is borrowed, and hears of shared rows that are filled, or not any
+  // more.
+  FrameLedger(int32_t num_frames, int32_t num_blocks, BlockAnnouncer* announcer = nullptr);
 
   int32_t num_total() const { return static_cast<int32_t>(rows_.size()); }
   int32_t num_free() const { return static_cast<int32_t>(free_.size()); }
@@ -65,6 +69,8 @@ class FrameLedger {
   // A row for the content, with one holder; the caller has it loaded. REQUIRES: find() finds
   // nothing, and num_available() > 0.
   FrameId share(const BlockContent& content);
+  // The load into the row has arrived. Nothing happens if the row holds another content by now.
+  void fill(FrameId row, const BlockContent& content);
   // One holder more, or fewer.
   void hold(FrameId row);
   void let_go(FrameId row);
@@ -98,6 +104,9 @@ class FrameLedger {
   void set_idle(FrameId row);
   void unlink_idle(FrameId row);
 
+  void announce(const BlockContent& content, bool is_filled);
+
+  BlockAnnouncer* const announcer_;
   std::vector<Row> rows_;
   std::vector<FrameId> free_;  // a stack
   std::vector<Link> row_of_;   // (num_blocks) the shared row with the block's content

@@ -103,11 +103,22 @@ PrefixKey PrefixIndex::next_key(const PrefixKey& parent, std::span<const TokenId
 PrefixIndex::Content PrefixIndex::content(BlockId block) const {
   const Node& node = nodes_[slot(block)];
   CHECK(node.root, "block {} is not in the index", core::index(block));
-  const auto parent = node.parent == kNone ? std::nullopt : std::optional(BlockId{node.parent});
   return {.key = node.key,
-          .parent_key = parent_key(*node.root, parent).key,
+          .parent_key = parent_key(*node.root, parent(block)).key,
           .tokens = tokens_of(core::index(block)),
           .generated = node.generated};
+}
+
+std::optional<BlockId> PrefixIndex::parent(BlockId block) const {
+  const Node& node = nodes_[slot(block)];
+  CHECK(node.root, "block {} is not in the index", core::index(block));
+  return node.parent == kNone ? std::nullopt : std::optional(BlockId{node.parent});
+}
+
+std::string_view PrefixIndex::salt(BlockId block) const {
+  const Node& node = nodes_[slot(block)];
+  CHECK(node.root, "block {} is not in the index", core::index(block));
+  return root_at(*node.root).salt;
 }
 
 const PrefixKey& PrefixIndex::parent_key(RootId root, std::optional<BlockId> parent) const {

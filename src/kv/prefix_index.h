@@ -95,6 +95,11 @@ class PrefixIndex {
   // REQUIRES: contains(block).
   Content content(BlockId block) const;
 
+  // What it stands on; nothing: it begins a sequence. REQUIRES: contains(block).
+  std::optional<BlockId> parent(BlockId block) const;
+  // Of its sequence; borrowed. REQUIRES: contains(block).
+  std::string_view salt(BlockId block) const;
+
   bool contains(BlockId block) const { return nodes_[slot(block)].root.has_value(); }
   bool generated(BlockId block) const { return nodes_[slot(block)].generated; }
 

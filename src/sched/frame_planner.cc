@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ranges>
+#include <utility>
 
 #include "base/check.h"
 #include "sched/highest.h"
@@ -23,7 +24,8 @@ FramePlanner::FramePlanner(const TierSizes& sizes, int32_t max_num_seqs,
                            const kv::BlockLedger* blocks)
     : sizes_(sizes),
       blocks_(blocks),
-      frames_(sizes.num_frames, sizes.tiered() ? blocks->pool().num_max() : 0) {
+      frames_(sizes.num_frames, sizes.tiered() ? blocks->pool().num_max() : 0,
+              blocks->announcer()) {
   if (!tiered()) return;
   for (int32_t i = sizes.activation_pages; i-- > 0;) activations_free_.push_back(i);
   pins_.assign(static_cast<size_t>(sizes.num_frames), 0);
@@ -189,6 +191,7 @@ void FramePlanner::cut(Sequence& s, int32_t keep, bool drop_shared) {
   core::FrameCut& entry = cut_of(s);
   entry.keep = keep;
   entry.drop_shared |= drop_shared;
+  withdraw(s);
   s.device.resident = false;
   frames_.cut(&s.device.own, keep);
   if (drop_shared) let_go_shared(s);
@@ -269,7 +272,9 @@ void FramePlanner::give_leftovers(std::span<Sequence* const> running) {
     if (!takes(s, true)) continue;
     const int32_t rows = wanted(*s);
     frames_.append(&s->device.own, std::min(rows, frames_.num_available()));
-    s->device.resident = wanted(*s) == 0;
+    if (wanted(*s) == 0) continue;
+    withdraw(*s);
+    s->device.resident = false;
   }
   if (frames_.num_available() == 0) return;
   const auto up_to = [&](const Sequence& s, int32_t level) {
@@ -304,6 +309,29 @@ void FramePlanner::unpin(Sequence& s) {
   }
 }
 
+void FramePlanner::announce(Sequence& s) {
+  kv::BlockAnnouncer* announcer = blocks_->announcer();
+  if (announcer == nullptr || !s.device.resident) return;
+  auto& [begin, end] = s.device.announced;
+  if (begin == end) begin = end = static_cast<int32_t>(s.device.shared.size());
+  for (; end < s.kv.num_sealed; ++end) {
+    announcer->add_resident(s.kv.blocks[static_cast<size_t>(end)]);
+  }
+}
+
+// Its pages may be evicted from now on, or its rows are another's.
+void FramePlanner::withdraw(Sequence& s) {
+  const auto [begin, end] = std::exchange(s.device.announced, {0, 0});
+  for (int32_t page = begin; page < end; ++page) {
+    blocks_->announcer()->remove_resident(s.kv.blocks[static_cast<size_t>(page)]);
+  }
+}
+
+void FramePlanner::fill(const core::TransferPlan& transfers) {
+  if (blocks_->announcer() == nullptr) return;
+  for (const core::BlockMove& load : transfers.loads) frames_.fill(load.frame, content(load.block));
+}
+
 void FramePlanner::end_prompt(Sequence& s) {
   unpin(s);
   for (const int32_t page : s.device.activations) activations_free_.push_back(page);
@@ -320,6 +348,7 @@ void FramePlanner::leave(Sequence& s, bool keep_rows) {
   core::FrameCut& entry = cut_of(s);
   entry.keep = 0;
   entry.drop_shared = true;
+  withdraw(s);
   unpin(s);
   end_prompt(s);
   // Pages that prompt rows filled and that the prefix index knows; a generated page may stand in

@@ -67,6 +67,10 @@ class FramePlanner {
   // The plan runs nothing after all: its cuts go with the next one.
   void keep_cuts(core::TransferPlan* transfers);
 
+  // Announces the blocks that the sequence has sealed since, if it is resident.
+  void announce(Sequence& sequence);
+  // The plan's loads into shared rows have arrived, those that failed aside (spoil_loads).
+  void fill(const core::TransferPlan& transfers);
   // The sequence's prompt is computed: its layer buffers go, its rows can be cut.
   void end_prompt(Sequence& sequence);
   // The sequence leaves the running ones. `keep_rows`: those of a resident one become a cache.
@@ -95,6 +99,7 @@ class FramePlanner {
   void pin(core::FrameId row);
   void unpin(Sequence& sequence);
   void let_go_shared(Sequence& sequence);
+  void withdraw(Sequence& sequence);
 
   const TierSizes sizes_;
   const kv::BlockLedger* const blocks_;

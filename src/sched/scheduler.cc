@@ -475,6 +475,7 @@ void Scheduler::commit(Sequence* s, int32_t working_set_frames) {
   if (s->layers || !s->slot) return;  // preempted by the plan behind
   ledger_->end_step(&s->kv, s->tokens, s->prompt_len, s->computed);
   if (!tiered()) return;
+  frames_.announce(*s);
   s->device.working_set = working_set_frames;
   if (!s->in_prompt()) frames_.end_prompt(*s);
 }

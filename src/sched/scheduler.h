@@ -149,6 +149,12 @@ class Scheduler {
   // Frees every block and every row that is only cached.
   void drop_cached();
 
+  // A step has run with these transfers: loads that did not fail have arrived. For
+  // collect_events().
+  void note_loads(const core::TransferPlan& transfers) {
+    if (tiered()) frames_.fill(transfers);
+  }
+
   std::span<Sequence* const> running() const { return running_; }
   const std::deque<Sequence*>& waiting() const { return waiting_; }
   // Blocks on their way from disk that the sequence waits for; null: none.

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/ids.h"
@@ -35,6 +36,8 @@ struct DeviceShare {
   std::vector<core::FrameId> layer_buffers;
   std::vector<int32_t> activations;
   bool resident = false;
+  // Announced as blocks that have frames: of the sealed ones, [first, second), in its own rows.
+  std::pair<int32_t, int32_t> announced{0, 0};
   // While its prompt is computed nothing is taken from it.
   bool pinned = false;
   int32_t working_set = 0;  // rows; 0: not known

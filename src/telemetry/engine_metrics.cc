@@ -189,6 +189,20 @@ void add_transfers(MetricsPage& page, const core::EngineSnapshot& s) {
                kv.disk_failures);
 }
 
+void add_kv_events(MetricsPage& page, const core::KvEventCounters& events) {
+  page.counters("spillway:kv_events_total", "Events of cached blocks given to the publisher.",
+                "type",
+                {{"stored", real(events.stored)},
+                 {"removed", real(events.removed)},
+                 {"cleared", real(events.cleared)}});
+  page.counter("spillway:kv_event_batches_total", "Messages of them.", events.batches);
+  page.counter("spillway:kv_event_batches_full_total",
+               "Steps whose events did not all fit and came later.", events.batches_full);
+  page.counter("spillway:kv_events_restated_total",
+               "Times all blocks were told anew because a subscriber had missed too much.",
+               events.restated);
+}
+
 // The tiers again, as vLLM's offloading connector has them.
 void add_offload(MetricsPage& page, const core::EngineSnapshot& s, const CacheConfig& cache) {
   page.counter("vllm:kv_offload_load_bytes_total", "Bytes copied from the host to the device.",
@@ -221,6 +235,7 @@ void add_engine_metrics(MetricsPage& page, const core::EngineSnapshot& snapshot,
   add_selection(page, snapshot.kv);
   add_frames(page, snapshot, cache);
   add_transfers(page, snapshot);
+  add_kv_events(page, snapshot.kv_events);
   if (cache.tiered()) add_offload(page, snapshot, cache);
 }
 

@@ -3,7 +3,8 @@
 // host tier tiered_executor.h) and a simulated clock. A seed decides everything: sizes, tiers,
 // prompts that share prefixes, salts, arrivals, cancellations, cache resets, slow and failing
 // transfers and disks, device failures. After every step all invariants are checked; what
-// each request streamed is compared with the oracle; at the end nothing may be left.
+// each request streamed is compared with the oracle, and the index that a subscriber makes of the
+// KV-cache events with the books; at the end nothing may be left.
 //
 // SPILLWAY_SIM_SEED=n runs seed n alone, with its trace.
 #include <gtest/gtest.h>
@@ -20,6 +21,7 @@
 #include "base/log.h"
 #include "engine/serving_engine.h"
 #include "exec/beside_executor.h"
+#include "sim/block_index.h"
 #include "sim/sim_executor.h"
 #include "sim/tiered_executor.h"
 
@@ -50,6 +52,8 @@ struct Coverage {
   int64_t stopped = 0, length = 0, refused = 0, tagged = 0, prompt_logprobs = 0, steps = 0;
   int64_t put_back = 0, transfers_failed = 0, shared = 0, ahead = 0, ended_short = 0;
   int64_t clipped = 0, grown = 0, recomputed = 0;
+  int64_t events = 0, compared = 0;
+  std::array<int64_t, 3> entries{};  // of indexes that were compared, by medium
   core::KvCounters kv;
 };
 
@@ -186,8 +190,9 @@ class Storm {
         is_undisturbed_(beside.has_value()),
         executor_(make_executor(setup_, seed)),
         beside_(*executor_),
+        event_dice_(seed + 1),
         engine_(
-            engine::make_engine(setup_.options, setup_.sizes, setup_.model,
+            engine::make_engine(with_events(setup_.options), setup_.sizes, setup_.model,
                                 setup_.beside ? beside_ : static_cast<exec::Executor&>(*executor_),
                                 "sim", [this] { return now_us_; })) {}
 
@@ -222,6 +227,9 @@ class Storm {
     coverage->clipped += clipped_;
     coverage->grown += s.blocks_grown;
     coverage->recomputed += s.tokens_recomputed;
+    coverage->events += s.kv_events.stored + s.kv_events.removed;
+    coverage->compared += compared_;
+    for (size_t i = 0; i < 3; ++i) coverage->entries[i] += entries_[i];
     coverage->kv.add(s.kv);
   }
 
@@ -347,8 +355,38 @@ class Storm {
     check_tags();
     check_nobody_is_forgotten(ran, fetching);
     read_events();
+    check_index();
     trace("step {} free {} cached {} rows {}\n", steps, engine_->ledger().pool().num_free(),
           engine_->ledger().pool().num_cached(), engine_->scheduler().frames().num_free());
+  }
+
+  engine::EngineOptions with_events(engine::EngineOptions options) {
+    options.kv_events = &index_;
+    return options;
+  }
+
+  // A subscriber knows what the books say, unless they say that it has to be told something yet.
+  // Rows of a plan that was made ahead may have to be loaded first.
+  void check_index() {
+    const kv::BlockLedger& ledger = engine_->ledger();
+    if (!ledger.announcer()->has_news()) {
+      Books books{.ledger = &ledger, .running = engine_->scheduler().running()};
+      if (setup_.tiered()) books.frames = &engine_->scheduler().frames();
+      std::vector<core::BlockId> saving;
+      executor_->list_saving(&saving);
+      books.saving.insert(saving.begin(), saving.end());
+      std::set<BlockIndex::Entry> expected = entries_of(books);
+      if (setup_.beside) {
+        std::erase_if(expected, [&](const BlockIndex::Entry& entry) {
+          return entry.first == core::KvMedium::kDevice && !index_.entries().contains(entry);
+        });
+      }
+      ASSERT_EQ(index_.entries(), expected);
+      ++compared_;
+      for (const auto& [medium, key] : expected) ++entries_[static_cast<size_t>(medium)];
+    }
+    index_.set_room(event_dice_.chance(0.7) ? 1000 : event_dice_.range(0, 5));
+    if (event_dice_.chance(0.02)) index_.ask_to_restate();
   }
 
   // Some of the blocks that are still to come.
@@ -540,6 +578,8 @@ class Storm {
   const bool is_undisturbed_;
   std::unique_ptr<StormExecutor> executor_;
   exec::BesideExecutor beside_;
+  Dice event_dice_;  // its own, so that requests are the same with and without events
+  BlockIndex index_;
   int64_t now_us_ = 1;
   std::unique_ptr<engine::ServingEngine> engine_;
   std::map<uint64_t, Client> clients_;
@@ -549,6 +589,8 @@ class Storm {
   std::map<uint64_t, std::vector<TokenId>> answers_;
   uint64_t requests_ = 0;
   int64_t tagged_ = 0;
+  int64_t compared_ = 0;  // indexes, with the books
+  std::array<int64_t, 3> entries_{};
   int64_t prompt_logprobs_ = 0;
   int64_t clipped_ = 0;  // open-ended answers that the context ended earlier than thought
   int64_t shared_ = 0;   // pages in shared rows, over all steps
@@ -603,6 +645,11 @@ TEST_F(StormTest, NothingIsWrongOrLeftUnderAnySeed) {
            {"ended by a short context", coverage.clipped},
            {"blocks grown", coverage.grown},
            {"tokens recomputed", coverage.recomputed},
+           {"events of blocks", coverage.events},
+           {"indexes compared", coverage.compared},
+           {"blocks known on the device", coverage.entries[0]},
+           {"blocks known at home", coverage.entries[1]},
+           {"blocks known on disk", coverage.entries[2]},
            {"pages missed", coverage.kv.pages_missed},
            {"pages evicted", coverage.kv.pages_evicted},
            {"pages in scratch", coverage.kv.pages_scratch},

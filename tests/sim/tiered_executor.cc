@@ -188,6 +188,11 @@ void TieredExecutor::commit_saves_to(core::BlockId block) {
   commit_saves(static_cast<size_t>(saves_.rend() - last));
 }
 
+void TieredExecutor::list_saving(std::vector<core::BlockId>* blocks) const {
+  for (const Save& save : saves_) blocks->push_back(save.block);
+  blocks->insert(blocks->end(), lost_.begin(), lost_.end());
+}
+
 bool TieredExecutor::is_pending(core::SeqId seq, int32_t page) const {
   return std::ranges::any_of(
       saves_, [&](const Save& save) { return save.seq == seq && save.page == page; });

@@ -42,6 +42,7 @@ class TieredExecutor : public StormExecutor {
   void fail_next() override { fail_next_ = true; }
   void check_pages(const sched::Sequence& sequence) const override;
   bool is_prompt_made(core::BlockId block) const override;
+  void list_saving(std::vector<core::BlockId>* blocks) const override;
   int64_t decode_replays() const override { return decode_replays_; }
 
  private:

@@ -66,6 +66,9 @@ class CudaExecutor final : public Executor, private TileRunner {
                             core::StepResult* result) override;
   base::Result<void> finish() override;
   bool is_asynchronous() const override { return true; }
+  void list_saving(std::vector<core::BlockId>* blocks) const override {
+    if (tier_ != nullptr) tier_->list_saving(blocks);
+  }
 
   ReadyBlocks ready_blocks() const override { return tier_ ? tier_->ready_homes() : ReadyBlocks{}; }
   uint64_t num_disk_records() const override {

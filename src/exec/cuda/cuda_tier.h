@@ -115,6 +115,7 @@ class CudaTier final : public KvTier, private SaveQueue {
   }
   const core::KvColumns& home_columns() const { return home_columns_; }
   // They are pinned while steps run.
+  void list_saving(std::vector<core::BlockId>* blocks) const { ledger_.list_saving(blocks); }
   Executor::ReadyBlocks ready_homes() const {
     const bool is_growing = !homes_->is_grown();  // first: then the count is the last
     return {static_cast<int32_t>(homes_->num_homes_ready()), is_growing};
