@@ -8,6 +8,7 @@ has to end. What a router does that no server can change is named where the test
 import http.client
 import json
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -115,11 +116,11 @@ class Router:
     """A router in front of `servers`."""
 
     def __init__(self, command, servers):
-        self.port = serving.free_port()
+        self.port, self.metrics_port = serving.free_port(), serving.free_port()
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [SCRIPTS / command[0], *command[1:], "--host", "127.0.0.1", "--port", str(self.port), "--prometheus-port",
-             str(serving.free_port()), *CARE, "--worker-urls", *(server.url for server in servers)],
+             str(self.metrics_port), *CARE, "--worker-urls", *(server.url for server in servers)],
             stdout=self.log, stderr=subprocess.STDOUT)
 
     def healthy(self):
@@ -161,17 +162,25 @@ class Routed:
         cls.addClassCleanup(cls.folder.cleanup)
         cls.model = serving.tiny_model(cls.folder.name, 16384)
         cls.servers = [cls.start(0), cls.start(1)]
-        cls.router = Router(cls.command, cls.servers)
+        cls.router = Router([*cls.command, *cls.event_sources()], cls.servers)
         cls.addClassCleanup(cls.router.stop)
         for server in cls.servers:
             server.__enter__()
 
     @classmethod
     def start(cls, index, port=None):
-        server = serving.Server(*cls.model, *SERVE, "--served-model-name", f"server-{index}", "tiny", port=port)
+        server = serving.Server(*cls.model, *SERVE, *cls.event_options(index), "--served-model-name", f"server-{index}", "tiny", port=port)
         for cleanup in (server.log.close, server.process.wait, server.process.kill):  # the last runs first
             cls.addClassCleanup(cleanup)
         return server
+
+    @classmethod
+    def event_options(cls, index):
+        return []
+
+    @classmethod
+    def event_sources(cls):
+        return []
 
     def setUp(self):
         self.router.wait_healthy(2)
@@ -294,6 +303,61 @@ class Routed:
 class VllmRouterCacheAware(Routed, unittest.TestCase):
     command = ["vllm-router", "--log-level", "warning", "--policy", "cache_aware"]
     drops_fields_of_chats = False
+
+
+class VllmRouterKvAware(Routed, unittest.TestCase):
+    """Goes by what the servers tell of their caches, not by what it sent them."""
+
+    command = ["vllm-router", "--log-level", "warning", "--policy", "kv_aware", "--kv-event-block-size", "32", "--kv-event-model", "tiny"]
+    drops_fields_of_chats = False
+
+    @classmethod
+    def setUpClass(cls):
+        cls.event_ports = [(serving.free_port(), serving.free_port()) for _ in range(2)]
+        super().setUpClass()
+
+    @classmethod
+    def event_options(cls, index):
+        live, replay = (f"tcp://127.0.0.1:{port}" for port in cls.event_ports[index])
+        return ["--page-size", "32", "--kv-events-config", json.dumps(
+            {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": live, "replay_endpoint": replay})]
+
+    @classmethod
+    def event_sources(cls):
+        options = []
+        for server, ports in zip(cls.servers, cls.event_ports):
+            for option, port in zip(("--kv-event-source", "--kv-event-replay-source"), ports):
+                options += [option, f"{server.url}=tcp://127.0.0.1:{port}"]
+        return options
+
+    def hits(self):
+        """Requests of which the router knew a prefix somewhere."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.router.metrics_port, timeout=60)
+        try:
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        finally:
+            connection.close()
+        return sum(float(count) for count in re.findall(r'^vllm_router_kv_placement_lookups_total{result="hit"} (\S+)$', text, re.M))
+
+    def test_what_a_server_computed_for_others_is_found(self):
+        prefixes = [text_of(700 + index, 500) for index in range(6)]
+        for index in (0, 1):
+            # The last prompt tells that the events of those before it have come, too.
+            last = text_of(800 + index, 100)
+            for prompt in (*prefixes[index::2], last):
+                self.assertEqual(ask(self.servers[index].port, {"prompt": prompt, "max_tokens": 1})[0], 200)
+            before = self.hits()
+            for _ in range(500):
+                self.ask(last)
+                if self.hits() > before:
+                    break
+            else:
+                self.fail("the router does not know what a server has told")
+        for index, prefix in enumerate(prefixes):
+            answer, where = self.ask(f"{prefix} And on.")
+            self.assertEqual(where, index % 2)
+            self.assertGreater(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 500 - 64)
 
 
 class SglangRouterCacheAware(Routed, unittest.TestCase):
