@@ -16,6 +16,7 @@
 #include "apps/heads_file.h"
 #include "apps/model_digest.h"
 #include "apps/progress.h"
+#include "apps/size_option.h"
 #include "base/log_event.h"
 #include "base/sizes.h"
 #include "engine/memory_plan.h"
@@ -155,7 +156,8 @@ base::Result<engine::EngineOptions> engine_options(const ServingOptions& options
                        "--disk-path keeps cached prefixes, and the prefix cache is off");
   }
   if (!options.device_memory.empty() && !options.device_memory.ends_with('%')) {
-    ASSIGN_OR_RETURN(e.device_memory_bytes, base::parse_bytes(options.device_memory));
+    ASSIGN_OR_RETURN(e.device_memory_bytes,
+                     parse_size_option("--device-memory", options.device_memory));
   }
   return e;
 }

@@ -5,7 +5,7 @@
 #include <array>
 #include <vector>
 
-#include "base/sizes.h"
+#include "apps/size_option.h"
 
 namespace apps {
 namespace {
@@ -157,7 +157,7 @@ base::Result<void> apply_host_memory(const Preset& preset, const KvFlags& flags,
                  "--preset sparse-offload or full",
                  preset.name);
   }
-  ASSIGN_OR_RETURN(const int64_t bytes, base::parse_bytes(*flags.host_memory));
+  ASSIGN_OR_RETURN(const int64_t bytes, parse_size_option("--host-memory", *flags.host_memory));
   if (bytes == 0) {
     return error(Code::kInvalidArgument,
                  "--host-memory 0 holds no page: leave it out for what is free, or use --preset "
@@ -218,7 +218,8 @@ base::Result<void> apply_disk(const KvFlags& flags, core::TierOptions* tiers) {
     return error(Code::kInvalidArgument, "--disk-path is empty: name a folder");
   }
   tiers->disk_path = *flags.disk_path;
-  ASSIGN_OR_RETURN(tiers->disk_memory_bytes, base::parse_bytes(*flags.disk_memory));
+  ASSIGN_OR_RETURN(tiers->disk_memory_bytes,
+                   parse_size_option("--disk-memory", *flags.disk_memory));
   if (tiers->disk_memory_bytes == 0) {
     return error(Code::kInvalidArgument, "--disk-memory 0 holds no page: raise it");
   }

@@ -102,7 +102,8 @@ TEST(Presets, OffloadIsAFlagToo) {
   EXPECT_EQ(sparse.tiers.admission, core::Admission::kWorkingSet);
   expect_refused("dense", {.host_memory = "1GiB"}, "--host-memory");
   expect_refused("full", {.host_memory = "0"}, "--preset sparse");
-  expect_refused("full", {.host_memory = "lots"}, "lots");
+  expect_refused("full", {.host_memory = "lots"}, "--host-memory: 'lots'");
+  expect_refused("full", {.disk_path = "/d", .disk_memory = "-1GiB"}, "--disk-memory: '-1GiB'");
 }
 
 TEST(Presets, LogicalPagesDividePages) {
