@@ -193,14 +193,18 @@ class Routed:
 
     def place(self, seed, tokens=500):
         """Two prefixes, each cached by the server with its index."""
-        for attempt in range(16):
-            # No server knows them, so each goes to the one that has less to do.
-            pair = [Stream(self.router.port, text_of(seed + 2 * attempt + which, tokens), 300) for which in range(2)]
+        seen = []
+        for attempt in range(64):
+            # No server knows them, so each goes to the one that has less to do, or that was sent less so far.
+            pair = [Stream(self.router.port, text_of(1000 * seed + attempt, tokens), 1000)]
+            pair[0].wait_begun()
+            pair.append(Stream(self.router.port, text_of(1000 * seed + 500 + attempt, tokens), 10))
             self.assertTrue(all(stream.whole() for stream in pair))
             homes = {stream.server(): stream.prompt for stream in pair}
             if len(homes) == 2:
                 return [homes[0], homes[1]]
-        self.fail("the router sends everything to one server")
+            seen += homes
+        self.fail(f"the router sends everything to one server: {seen}")
 
     def streams(self, prefixes, tokens):
         """Two streams of each prefix, each of so many tokens, all of them running."""
@@ -218,7 +222,7 @@ class Routed:
         self.servers[index].__enter__()
         self.router.wait_healthy(2)
         for attempt in range(100):
-            streams = [Stream(self.router.port, text_of(1000 + 4 * attempt + stream, 20), 200) for stream in range(4)]
+            streams = [Stream(self.router.port, text_of(900_000 + 4 * attempt + stream, 20), 200) for stream in range(4)]
             self.assertTrue(all(stream.whole() for stream in streams))
             if index in [stream.server() for stream in streams]:
                 return
