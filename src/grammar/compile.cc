@@ -103,7 +103,8 @@ std::string choices_grammar(const Spec& spec) {
         grammar += '\\';
         grammar += c;
       } else if (byte < 0x20 || byte == 0x7f) {
-        grammar += fmt::format("\\x{:02x}", byte);
+        // Not \x, whose digits the library takes as far as they go.
+        grammar += fmt::format("\\u{:04x}", byte);
       } else {
         grammar += c;
       }

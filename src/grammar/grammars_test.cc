@@ -180,7 +180,7 @@ TEST_F(GrammarsTest, ExpressionsChoicesAndGrammarsHold) {
   const Spec ebnf{.kind = Spec::Kind::kEbnf,
                   .text = "root ::= \"(\" root \")\" | \"[\" [0-9] \"]\""};
   const Spec choice{.kind = Spec::Kind::kChoice,
-                    .choices = {"yes", "no", "\"no\"\\", "two\nlines", "Grüße", "yes!"}};
+                    .choices = {"yes", "no", "\"no\"\\", "two\nlines", "a\tbed", "Grüße", "yes!"}};
   for (int i = 0; i < 50; ++i) {
     auto constraint = begin(regex(pattern));
     const auto matching = draw(*constraint);
