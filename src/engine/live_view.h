@@ -52,7 +52,7 @@ class LiveView {
 
   std::atomic<int64_t> watched_until_us_{0};
   // The engine thread's.
-  core::LiveState next_;  // the copy before last_, until a new one is made of it
+  core::LiveState next_;      // the copy before last_, until a new one is made of it
   int64_t next_copy_us_ = 0;  // earliest
   bool was_running_ = false;  // at the last copy
   std::atomic<int64_t> num_made_{0};

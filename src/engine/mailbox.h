@@ -3,9 +3,8 @@
 //
 // Bounded: at most `capacity` accepted requests may wait for their first step, in here and in the
 // scheduler's queue together, with at most `tokens_max` tokens of prompts unless one waits alone.
-// Cancellations need no bound of their own: a caller cancels what it
-// submitted. Taking the mail swaps vectors, so the engine thread allocates nothing. Thread: as
-// marked.
+// Cancellations need no bound of their own: a caller cancels what it submitted. Taking the mail
+// swaps vectors, so the engine thread allocates nothing. Thread: as marked.
 #pragma once
 
 #include <chrono>

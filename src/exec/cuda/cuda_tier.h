@@ -114,8 +114,9 @@ class CudaTier final : public KvTier, private SaveQueue {
     return homes_->home(index(block)) + column * kv_options_.page.page_bytes();
   }
   const core::KvColumns& home_columns() const { return home_columns_; }
-  // They are pinned while steps run.
+  // SaveLedger::list_saving().
   void list_saving(std::vector<core::BlockId>* blocks) const { ledger_.list_saving(blocks); }
+  // They are pinned while steps run.
   Executor::ReadyBlocks ready_homes() const {
     const bool is_growing = !homes_->is_grown();  // first: then the count is the last
     return {static_cast<int32_t>(homes_->num_homes_ready()), is_growing};
