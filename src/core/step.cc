@@ -11,7 +11,7 @@ void KvCounters::add(const KvCounters& step) {
   pages_selected += step.pages_selected;
   pages_sealed += step.pages_sealed;
   pages_quantised += step.pages_quantised;
-  pages_missed += step.pages_missed;
+  pages_missed += std::clamp<int64_t>(step.pages_missed, 0, step.pages_selected);
   pages_loaded += step.pages_loaded;
   pages_evicted += step.pages_evicted;
   pages_scratch += step.pages_scratch;

@@ -182,7 +182,8 @@ struct SegmentResult {
   // A transfer of this sequence failed: its request fails, the others go on. A line for people.
   std::string error;
   // Decode rows under selection: rows of frames that would hold every page selected in the last w
-  // steps (the most of any column), and pages selected and missed in this step, over all columns.
+  // steps (the most of any column), and pages selected and missed in this step, over all columns,
+  // as KvCounters counts them.
   int32_t working_set_frames = 0;
   int64_t working_set_pages = 0;
   int64_t pages_selected = 0, pages_missed = 0;
@@ -193,13 +194,16 @@ struct KvCounters {
   int64_t pages_scored = 0;  // (page, KV head) pairs whose statistics were read
   int64_t selections = 0;    // (row, layer, KV head) selections made
   int64_t selections_reused = 0;
-  int64_t pages_selected = 0;  // attended under selection
-  int64_t pages_sealed = 0;    // statistics written
+  // Attended under selection. Layers that are dense and rows within their budget choose nothing and
+  // do not count.
+  int64_t pages_selected = 0;
+  int64_t pages_sealed = 0;  // statistics written
   int64_t pages_quantised = 0;
-  int64_t pages_missed = 0;  // selected and not resident
-  int64_t pages_loaded = 0;  // host -> device, misses, shared rows, layer buffers
+  int64_t pages_missed = 0;  // of pages_selected: not resident
+  // Host -> device: misses, pages of decode rows that chose nothing, shared rows, layer buffers.
+  int64_t pages_loaded = 0;
   int64_t pages_evicted = 0;
-  int64_t pages_scratch = 0;  // misses that found no frame
+  int64_t pages_scratch = 0;  // loaded for decode rows, and found no frame
   int64_t pages_saved = 0;    // device -> host
   int64_t rows_saved = 0;     // the same row by row: of a step, K and V of all columns
   int64_t save_waits = 0;     // back pressure: a step waited for room to save
@@ -210,6 +214,10 @@ struct KvCounters {
   int64_t disk_pages_written = 0, disk_pages_read = 0, disk_failures = 0;
   int64_t device_bytes_peak = 0;  // gauge: device memory in use at most, so far
 
+  // Selected pages that the device had. Exported as a counter: add() keeps it from falling.
+  int64_t pages_hit() const { return pages_selected - pages_missed; }
+
+  // Of a whole step. No more misses count than selected pages do, whatever `step` says.
   void add(const KvCounters& step);
 };
 

@@ -92,11 +92,13 @@ void PageFetcher::fetch(int32_t layer, std::span<const FetchRow> rows) {
     item.copies_begin = copies;
     copies += item.counts.misses;
     copies_.resize(static_cast<size_t>(copies));
-    counters_.pages_missed += item.counts.misses;
     counters_.pages_evicted += item.counts.evicted;
     counters_.pages_scratch += item.counts.scratch;
     const FetchRow& row = rows[i / num_heads];
-    pages_missed_[static_cast<size_t>(row.segment)] += item.counts.misses;
+    if (row.selects) {
+      counters_.pages_missed += item.counts.misses;
+      pages_missed_[static_cast<size_t>(row.segment)] += item.counts.misses;
+    }
     list_frames(row, layer_heads[i % num_heads], item, item_misses);
   }
   load(rows, layer_heads);

@@ -33,6 +33,7 @@ struct FetchRow {
   const int32_t* counts = nullptr;  // (Hk) of pages
   int32_t* frames = nullptr;        // (Hk, frames_stride) out: counted from the head's column
   int64_t frames_stride = 0;
+  bool selects = false;  // under selection: what it lacks was missed
 };
 
 struct PageFetcherParts {
@@ -65,7 +66,8 @@ class PageFetcher {
   // Of the step so far.
   int64_t pages_missed(size_t segment) const { return pages_missed_[segment]; }
   const std::string& error(size_t segment) const { return errors_[segment]; }
-  const core::KvCounters& counters() const { return counters_; }  // missed, evicted, scratch
+  // Missed by rows under selection; evicted and in scratch of all rows.
+  const core::KvCounters& counters() const { return counters_; }
 
  private:
   // A head of a layer with frames.

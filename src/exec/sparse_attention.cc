@@ -380,7 +380,8 @@ void SparseAttention::append_group(RowRange group) {
                            .pages_stride = list_stride_,
                            .counts = counts_.as<int32_t>() + at,
                            .frames = lists_.as<int32_t>() + at * list_stride_,
-                           .frames_stride = list_stride_});
+                           .frames_stride = list_stride_,
+                           .selects = true});
   }
 }
 

@@ -19,7 +19,7 @@ double share(int64_t part, int64_t whole) {
 
 // The share of selected pages that the device had; 1 where nothing was selected.
 double hit_ratio(const core::KvCounters& kv) {
-  return kv.pages_selected == 0 ? 1 : 1 - share(kv.pages_missed, kv.pages_selected);
+  return kv.pages_selected == 0 ? 1 : share(kv.pages_hit(), kv.pages_selected);
 }
 
 void add_requests(MetricsPage& page, const core::EngineSnapshot& s) {
@@ -160,9 +160,8 @@ void add_transfers(MetricsPage& page, const core::EngineSnapshot& s) {
   const core::KvCounters& kv = s.kv;
   page.counter("spillway:pages_missed_total", "Pages selected that were not on the device.",
                kv.pages_missed);
-  page.counters(
-      "spillway:page_hits_total", "Pages selected, by the tier that had them.", "tier",
-      {{"device", real(kv.pages_selected - kv.pages_missed)}, {"host", real(kv.pages_missed)}});
+  page.counters("spillway:page_hits_total", "Pages selected, by the tier that had them.", "tier",
+                {{"device", real(kv.pages_hit())}, {"host", real(kv.pages_missed)}});
   page.gauge("spillway:device_hit_ratio",
              "Share of the selected pages that were on the device, since the start.",
              hit_ratio(kv));
@@ -175,8 +174,8 @@ void add_transfers(MetricsPage& page, const core::EngineSnapshot& s) {
   page.counter("spillway:save_waits_total", "Times that a step waited for room to save.",
                kv.save_waits);
   page.counter("spillway:pages_evicted_total", "Pages that lost their frames.", kv.pages_evicted);
-  page.counter("spillway:pages_scratch_total", "Missed pages that found no frame of their own.",
-               kv.pages_scratch);
+  page.counter("spillway:pages_scratch_total",
+               "Pages loaded for decode rows that found no frame of their own.", kv.pages_scratch);
   page.counters("spillway:transfer_bytes_total", "Bytes moved between host and device.",
                 "direction", {{"load", real(kv.bytes_loaded)}, {"save", real(kv.bytes_saved)}});
   page.counters("spillway:transfer_seconds_total",

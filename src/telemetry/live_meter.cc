@@ -22,7 +22,7 @@ LiveRates rates_between(const core::EngineSnapshot& a, const core::EngineSnapsho
   r.disk_pages_read = rate(a.kv.disk_pages_read, b.kv.disk_pages_read);
   r.disk_pages_written = rate(a.kv.disk_pages_written, b.kv.disk_pages_written);
   const int64_t selected = b.kv.pages_selected - a.kv.pages_selected;
-  r.hit_ratio = share(selected - (b.kv.pages_missed - a.kv.pages_missed), selected);
+  r.hit_ratio = share(b.kv.pages_hit() - a.kv.pages_hit(), selected);
   r.prefix_hit_ratio = share(b.prefix_cache_hits - a.prefix_cache_hits,
                              b.prefix_cache_queries - a.prefix_cache_queries);
   r.rows_a_step = share(b.rows_run - a.rows_run, b.steps - a.steps);

@@ -120,6 +120,20 @@ TEST(Metrics, SelectionAndTiersAreCounted) {
   }
 }
 
+// A step that says nonsense takes nothing from what was counted.
+TEST(Metrics, HitsNeverFall) {
+  core::EngineSnapshot s;
+  const auto hits = [&] { return Metrics("m", {.num_frames = 6}, 100).render(s); };
+  const std::string device = "spillway:page_hits_total" + label(",tier=\"device\"");
+  s.kv.add({.pages_selected = 10, .pages_missed = 4});
+  EXPECT_TRUE(has_line(hits(), device + " 6"));
+  s.kv.add({.pages_selected = 3, .pages_missed = 50});
+  EXPECT_TRUE(has_line(hits(), device + " 6"));
+  s.kv.add({.pages_selected = 2, .pages_missed = -1});
+  EXPECT_TRUE(has_line(hits(), device + " 8"));
+  EXPECT_TRUE(has_line(hits(), "spillway:page_hits_total" + label(",tier=\"host\"") + " 7"));
+}
+
 // Blocks are counted where their homes are, and the names of vLLM's offloading connector are there.
 TEST(Metrics, RoomAndUseOfTheTiers) {
   core::EngineSnapshot s;

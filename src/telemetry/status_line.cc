@@ -29,7 +29,7 @@ std::string status_line(const core::EngineSnapshot& before, const core::EngineSn
   if (selected > 0) line += fmt::format(", {} pages selected", selected);
   if (selected > 0 && now.frames_total > 0) {
     line += fmt::format(", {:.1f} % of them on the device, frames {:.1f} %",
-                        100.0 - percent(now.kv.pages_missed - before.kv.pages_missed, selected),
+                        percent(now.kv.pages_hit() - before.kv.pages_hit(), selected),
                         percent(now.frames_total - now.frames_free, now.frames_total));
   }
   return line;

@@ -146,6 +146,32 @@ TEST(Tiered, DenseFirstLayers) {
   run_tiered({.reuse_interval = 4, .dense_layers = 1}, options, false);
 }
 
+// Dense layers and rows within their budget choose nothing: what the device lacks is loaded for
+// them and counts neither as selected nor as missed.
+TEST(Tiered, PagesThatNobodySelectedAreNotMissed) {
+  for (const int32_t dense_layers : {0, 2}) {
+    TinyModel model({.dense_layers = dense_layers});
+    const auto prompt = prompt_of(40, 29);
+    const auto want = resident_run(model, prompt, 60);
+    TinyTier options = tier();
+    options.scratch_frames = 80;
+    TinyHost host(model, 64, 30, options);
+    TinyHost::Sequence& s = host.add(0, prompt);
+    host.prefill(s, 48);
+    host.cut(s, 2);
+    host.run(s, 16);  // up to position 55, of 64 within the budget
+    EXPECT_EQ(host.totals().pages_selected, 0);
+    EXPECT_EQ(host.totals().pages_missed, 0);
+    const int64_t within = host.totals().pages_loaded;
+    EXPECT_GT(within, 0);
+    host.run(s, 44);
+    expect_same(want, s.output);
+    EXPECT_GT(host.totals().pages_missed, 0);
+    if (dense_layers == 0) continue;
+    EXPECT_GT(host.totals().pages_loaded - within, host.totals().pages_missed);
+  }
+}
+
 // Two thirds of the heads stream, one of them in a layer without any other.
 core::HeadKinds streaming_heads() {
   const core::HeadKind streaming{.sink = 10, .local = 40}, retrieval{};

@@ -6,6 +6,8 @@
 // is the CPU's (tiny_cpu.h), or the GPU's where TINY_CUDA is defined (tests/gpu/tiny_cuda.h).
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -176,6 +178,7 @@ class TinyHost {
       if (seg.activations.empty()) plan_.num_rows += seg.token_end - seg.token_begin;
     }
     executor().run(plan_, transfers_, &result_).value();
+    expect_misses_among_selections();
     totals_.add(result_.kv);
     if (result_.kv.steps_replayed > 0) replayed_.add(result_.kv);
     for (size_t i = 0; i < planned_.size(); ++i) commit(*planned_of_[i], planned_[i], i);
@@ -213,6 +216,21 @@ class TinyHost {
   void poison(core::BlockId block) { device_.poison(block); }
 
  private:
+  // Of the step and of each sequence; the hits that remain are exported as a counter.
+  void expect_misses_among_selections() const {
+    const core::KvCounters& kv = result_.kv;
+    EXPECT_TRUE(0 <= kv.pages_missed && kv.pages_missed <= kv.pages_selected)
+        << kv.pages_missed << " of " << kv.pages_selected << " in step " << step_;
+    int64_t missed = 0, selected = 0;
+    for (const core::SegmentResult& r : result_.segments) {
+      EXPECT_TRUE(0 <= r.pages_missed && r.pages_missed <= r.pages_selected)
+          << r.pages_missed << " of " << r.pages_selected << ", sequence " << core::number(r.seq);
+      missed += r.pages_missed;
+      selected += r.pages_selected;
+    }
+    EXPECT_EQ(missed, kv.pages_missed);
+    EXPECT_EQ(selected, kv.pages_selected);
+  }
   void commit(Sequence& s, const core::Segment& seg, size_t i) {
     const core::SegmentResult& r = result_.segments[i];
     if (!r.error.empty()) s.error = r.error;

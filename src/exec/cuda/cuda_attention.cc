@@ -153,6 +153,7 @@ base::Result<void> CudaAttention::attend_dense_group(Stream& stream,
     list.score.rows = pass.dense_selects + g.select_begin;
     list.score.num_rows = pass.num_dense_selects + group;
     dense_->fill(args.layer, &list);
+    list.missed_pages = outputs_.counters(g.select_begin).dense_missed;
     tier_->complete(args.layer, &list);
     ops::cuda::select_and_resolve(stream.handle(), list);
     RETURN_IF_ERROR(tier_->gather(stream, list, g.row_end - g.row_begin,

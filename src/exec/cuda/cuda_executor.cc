@@ -406,13 +406,17 @@ base::Result<void> CudaExecutor::read_selections(const Pass& pass, core::StepRes
   for (size_t i = 0; i < pass.host_selects.size(); ++i) {
     const ops::cuda::SelectRow& row = pass.host_selects[i];
     core::SegmentResult& r = result->segments[static_cast<size_t>(pass.select_segments[i])];
-    kv.pages_missed += counters.missed[i];
+    const int64_t gathered = int64_t{counters.missed[i]} + counters.dense_missed[i];
+    kv.pages_loaded += gathered;
+    kv.bytes_loaded += gathered * options_.kv.page.page_bytes();
     kv.pages_evicted += counters.evicted[i];
     kv.pages_scratch += counters.scratch[i];
-    r.pages_missed += counters.missed[i];
+    // Within its budget the row took all its pages: it chose none and missed none.
     if (row.position / options_.kv.page.page_tokens < row.num_selected) continue;
     kv.pages_selected += counters.selected[i];
     r.pages_selected += counters.selected[i];
+    kv.pages_missed += counters.missed[i];
+    r.pages_missed += counters.missed[i];
     count_selections(row, &kv);
   }
   for (size_t i = 0; i < pass.last_segments.size(); ++i) {

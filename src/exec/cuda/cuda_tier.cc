@@ -366,8 +366,8 @@ void CudaTier::end_step(core::StepResult* result) {
   const store::cuda::TransferCounters moved = transfers_->counters();
   core::KvCounters& kv = result->kv;
   kv.pages_evicted += counters_.pages_evicted;
-  kv.pages_loaded += counters_.pages_loaded + kv.pages_missed;
-  kv.bytes_loaded += counters_.bytes_loaded + kv.pages_missed * kv_options_.page.page_bytes();
+  kv.pages_loaded += counters_.pages_loaded;
+  kv.bytes_loaded += counters_.bytes_loaded;
   kv.pages_saved += moved.pages_saved - moved_.pages_saved;
   kv.bytes_saved += moved.bytes_saved - moved_.bytes_saved;
   kv.rows_saved += moved.rows_saved - moved_.rows_saved;

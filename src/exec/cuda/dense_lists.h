@@ -40,7 +40,8 @@ class DenseLists {
 
   // Enqueues that no row is listed: it attends by its table.
   void forget(device::cuda::Stream& stream);
-  // Lists of this layer's rows in `select`, in place of a selection; and for the attention.
+  // Lists of this layer's rows in `select`, in place of a selection; and for the attention. Nothing
+  // counts as selected; `select` names where misses count.
   void fill(int32_t layer, ops::cuda::SelectArgs* select) const;
   void fill(ops::cuda::DecodeArgs* decode) const;
 

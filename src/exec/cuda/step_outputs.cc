@@ -8,8 +8,8 @@ namespace exec::cuda {
 namespace {
 
 constexpr int64_t kHeader = 16;  // the error, and at 8 the time of gathers
-// Five counts and one sum a row.
-constexpr int64_t kRowBytes = 5 * 4 + 8;
+// Six counts and one sum a row.
+constexpr int64_t kRowBytes = 6 * 4 + 8;
 
 int64_t counters_bytes(int64_t selects_max) {
   return (kHeader + selects_max * kRowBytes + 15) / 16 * 16;
@@ -52,7 +52,8 @@ StepCounters StepOutputs::at(std::byte* base, int32_t begin) const {
           .missed = array(1),
           .evicted = array(2),
           .scratch = array(3),
-          .working_set_frames = array(4),
+          .dense_missed = array(4),
+          .working_set_frames = array(5),
           .working_set_pages = sums + begin};
 }
 

@@ -21,6 +21,7 @@ struct StepCounters {
   int32_t* error = nullptr;      // (1) ops::cuda::SelectError
   int64_t* gather_ns = nullptr;  // (1) that missed pages took to come
   int32_t *selected = nullptr, *missed = nullptr, *evicted = nullptr, *scratch = nullptr;
+  int32_t* dense_missed = nullptr;  // by the same rows in dense layers, where nothing is selected
   int32_t* working_set_frames = nullptr;
   int64_t* working_set_pages = nullptr;
 };
