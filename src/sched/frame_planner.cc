@@ -24,10 +24,10 @@ FramePlanner::FramePlanner(const TierSizes& sizes, int32_t max_num_seqs,
                            const kv::BlockLedger* blocks)
     : sizes_(sizes),
       blocks_(blocks),
+      activations_(sizes.tiered() ? sizes.activation_pages : 0),
       frames_(sizes.num_frames, sizes.tiered() ? blocks->pool().num_max() : 0,
               blocks->announcer()) {
   if (!tiered()) return;
-  for (int32_t i = sizes.activation_pages; i-- > 0;) activations_free_.push_back(i);
   pins_.assign(static_cast<size_t>(sizes.num_frames), 0);
   cuts_.reserve(2 * static_cast<size_t>(max_num_seqs));
 }
@@ -93,7 +93,7 @@ std::optional<PrefillRows> FramePlanner::plan_admission(const Sequence& s,
     if (rows.rows() > easy) rows = {.own = alone ? std::min(need, room) : need};
   }
   const bool fits = rows.rows() + (rows.resident ? unpinned : 0) <= room;
-  if (!fits || rows.activations > std::ssize(activations_free_)) return std::nullopt;
+  if (!fits || rows.activations > activations_free()) return std::nullopt;
   return rows;
 }
 
@@ -121,10 +121,7 @@ void FramePlanner::promise(Sequence& s, const PrefillRows& rows) {
     }
     if (!device.pinned) base_ += num_found(device);
   }
-  for (int32_t i = 0; i < rows.activations; ++i) {
-    device.activations.push_back(activations_free_.back());
-    activations_free_.pop_back();
-  }
+  activations_.take(rows.activations, &device.activations);
   base_ += rows.rows();
   promised_ += rows.rows();
 }
@@ -334,8 +331,7 @@ void FramePlanner::fill(const core::TransferPlan& transfers) {
 
 void FramePlanner::end_prompt(Sequence& s) {
   unpin(s);
-  for (const int32_t page : s.device.activations) activations_free_.push_back(page);
-  s.device.activations.clear();
+  activations_.put(&s.device.activations);
   if (s.device.layer_buffers.empty()) return;
   cut_of(s);
   frames_.cut(&s.device.layer_buffers, 0);
@@ -387,7 +383,7 @@ void FramePlanner::repeat_cuts(const core::TransferPlan& transfers) {
 void FramePlanner::check_integrity(std::span<Sequence* const> running) const {
   std::vector<const std::vector<core::FrameId>*> own;
   std::vector<core::FrameId> held;
-  std::vector<int32_t> pins(pins_.size(), 0), activations(activations_free_);
+  std::vector<int32_t> pins(pins_.size(), 0), activations(activations_.free());
   for (const Sequence* s : running) {
     own.push_back(&s->device.own);
     own.push_back(&s->device.layer_buffers);

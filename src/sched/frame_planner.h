@@ -32,6 +32,7 @@
 #include "core/step.h"
 #include "kv/block_ledger.h"
 #include "kv/frame_ledger.h"
+#include "sched/activation_pages.h"
 #include "sched/admission.h"
 #include "sched/sequence.h"
 
@@ -47,7 +48,7 @@ class FramePlanner {
   // Rows that nobody needs so far in this step.
   int32_t rows_left() const { return sizes_.num_frames - base_ - num_pinned_; }
   // Activation pages that no prompt holds.
-  int32_t activations_free() const { return static_cast<int32_t>(activations_free_.size()); }
+  int32_t activations_free() const { return activations_.num_free(); }
 
   void begin_step(std::span<Sequence* const> running);
   // Counts the need of a running sequence; false when it does not fit. The oldest always does.
@@ -103,8 +104,8 @@ class FramePlanner {
 
   const TierSizes sizes_;
   const kv::BlockLedger* const blocks_;
+  ActivationPages activations_;
   kv::FrameLedger frames_;
-  std::vector<int32_t> activations_free_;
   std::vector<int32_t> pins_;         // (num_frames) pinned holders of a shared row
   int32_t num_pinned_ = 0;            // shared rows with any
   std::vector<core::FrameCut> cuts_;  // for the next plan

@@ -99,7 +99,8 @@ class TinyHost {
   void give_activations(Sequence& s) {
     s.activation_begin = s.computed;
     const int32_t pages = (s.prompt_len - s.computed + page_tokens() - 1) / page_tokens();
-    for (int32_t i = 0; i < pages; ++i) s.activations.push_back(next_activation_++ % 64);
+    // Two by two in another order: some tiles are runs of pages, others are not.
+    for (int32_t i = 0; i < pages; ++i) s.activations.push_back((next_activation_++ % 64) ^ 2);
   }
   // In the next step; rows are poisoned after it.
   void cut(Sequence& s, int32_t keep, bool drop_shared = false) {

@@ -64,7 +64,7 @@ base::Result<void> SegmentedPrefill::run_tile(const core::Segment& segment, size
   tile.token_end = end;
   tile.sample = segment.sample && end == segment.token_end;
   tier_.wait_for_ring(segment);
-  const bool in_place = is_in_place(segment, begin, end);
+  const bool in_place = run_end(segment, begin, end) == end;
   if (!in_place && layer > 0) move_rows(segment, begin, end, /*to_pages=*/false);
   RETURN_IF_ERROR(runner.run_tile(tile, index, layer,
                                   in_place ? rows_of(segment, begin) : tile_rows_.as<float>()));
@@ -82,15 +82,16 @@ int32_t SegmentedPrefill::activation(const core::Segment& segment, int32_t posit
   return segment.activations[static_cast<size_t>(page)];
 }
 
-// The rows' activation pages follow each other.
-bool SegmentedPrefill::is_in_place(const core::Segment& segment, int32_t begin, int32_t end) const {
+// The end of the rows from `begin` on, at most `end`, whose activation pages follow each other.
+int32_t SegmentedPrefill::run_end(const core::Segment& segment, int32_t begin, int32_t end) const {
   const int32_t page_tokens = kv_options_.page.page_tokens;
-  const int32_t first = begin / page_tokens, last = (end - 1) / page_tokens;
-  for (int32_t page = first; page < last; ++page) {
-    const int32_t id = activation(segment, page * page_tokens);
-    if (activation(segment, (page + 1) * page_tokens) != id + 1) return false;
+  int32_t run = begin;
+  while (run < end) {
+    const int32_t next = std::min(end, (run / page_tokens + 1) * page_tokens);
+    if (next == end || activation(segment, next) != activation(segment, run) + 1) return next;
+    run = next;
   }
-  return true;
+  return run;
 }
 
 // In device memory, of the row at `position` and those behind it in its page.
@@ -103,12 +104,11 @@ float* SegmentedPrefill::rows_of(const core::Segment& segment, int32_t position)
 // Rows [begin, end) between the activation pages and the tile's own memory.
 void SegmentedPrefill::move_rows(const core::Segment& segment, int32_t begin, int32_t end,
                                  bool to_pages) {
-  const int32_t page_tokens = kv_options_.page.page_tokens;
   for (int32_t from = begin; from < end;) {
-    const int32_t to = std::min(end, (from / page_tokens + 1) * page_tokens);
-    float* const page = rows_of(segment, from);
+    const int32_t to = run_end(segment, from, end);
+    float* const pages = rows_of(segment, from);
     float* const rows = tile_rows_.as<float>() + int64_t{from - begin} * options_.model_dim;
-    stream_.copy(to_pages ? page : rows, to_pages ? rows : page,
+    stream_.copy(to_pages ? pages : rows, to_pages ? rows : pages,
                  int64_t{to - from} * options_.model_dim * 4);
     from = to;
   }

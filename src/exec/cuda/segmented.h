@@ -66,7 +66,7 @@ class SegmentedPrefill {
                               int32_t begin, int32_t end, TileRunner& runner);
   void end_layer(const core::Segment& segment, int32_t layer);
   int32_t activation(const core::Segment& segment, int32_t position) const;
-  bool is_in_place(const core::Segment& segment, int32_t begin, int32_t end) const;
+  int32_t run_end(const core::Segment& segment, int32_t begin, int32_t end) const;
   float* rows_of(const core::Segment& segment, int32_t position) const;
   void move_rows(const core::Segment& segment, int32_t begin, int32_t end, bool to_pages);
 
