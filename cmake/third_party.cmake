@@ -15,7 +15,12 @@ add_custom_command(OUTPUT ${counting_parser}
   COMMAND ${CMAKE_COMMAND} -DINPUT=${parser} -DOUTPUT=${counting_parser} -P ${CMAKE_SOURCE_DIR}/cmake/count_parser_work.cmake
   DEPENDS ${parser} ${CMAKE_SOURCE_DIR}/cmake/count_parser_work.cmake VERBATIM)
 list(REMOVE_ITEM xgrammar_sources ${parser})
-add_library(xgrammar STATIC EXCLUDE_FROM_ALL ${xgrammar_sources} ${counting_parser})
+set(encoding ${xgrammar_dir}/cpp/support/encoding.h)
+set(safe_encoding ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/encoding.h)
+add_custom_command(OUTPUT ${safe_encoding}
+  COMMAND ${CMAKE_COMMAND} -DINPUT=${encoding} -DOUTPUT=${safe_encoding} -P ${CMAKE_SOURCE_DIR}/cmake/four_digit_escapes.cmake
+  DEPENDS ${encoding} ${CMAKE_SOURCE_DIR}/cmake/four_digit_escapes.cmake VERBATIM)
+add_library(xgrammar STATIC EXCLUDE_FROM_ALL ${xgrammar_sources} ${counting_parser} ${safe_encoding})
 target_include_directories(xgrammar PRIVATE ${xgrammar_dir}/cpp)
 target_include_directories(xgrammar SYSTEM PUBLIC ${xgrammar_dir}/include ${xgrammar_dir}/3rdparty/picojson ${xgrammar_dir}/3rdparty/dlpack/include)
 target_compile_definitions(xgrammar PUBLIC XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
@@ -23,6 +28,8 @@ target_compile_definitions(xgrammar PUBLIC XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_E
 target_compile_definitions(xgrammar PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1)
 # Its own standard: as C++20 clang looks into variants of types that are not complete yet.
 set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17)
+# The header's guard keeps out the one beside the sources.
+target_compile_options(xgrammar PRIVATE -include ${safe_encoding})
 target_compile_options(xgrammar PRIVATE -w $<$<CONFIG:Release>:-O2>)
 target_link_libraries(xgrammar PUBLIC Threads::Threads)
 if(SPILLWAY_SANITIZE)

@@ -198,6 +198,42 @@ TEST_F(GrammarsTest, ExpressionsChoicesAndGrammarsHold) {
   }
 }
 
+// The library wrote escaped characters up to U+00FF as \x and two digits, and reads \x with as
+// many digits as follow (cmake/four_digit_escapes.cmake).
+TEST_F(GrammarsTest, LettersBeforeHexDigitsStayWhatTheyAre) {
+  const auto takes = [&](const Spec& spec, std::string_view text) {
+    auto constraint = begin(spec);
+    if (constraint == nullptr) return false;
+    for (const char& c : text) {
+      if (!core::allows(constraint->mask(), static_cast<unsigned char>(c))) return false;
+      const auto next = constraint->accept(static_cast<unsigned char>(c));
+      if (next == TokenConstraint::Next::kMustEnd) return &c == &text.back();
+    }
+    return core::allows(constraint->mask(), kEnd);
+  };
+  EXPECT_TRUE(takes(regex("[éa]{2}"), "aé"));
+  EXPECT_TRUE(takes(regex("[àéèa-f]+"), "éàbè"));
+  EXPECT_TRUE(takes(regex("préface[0-9]"), "préface7"));
+  EXPECT_TRUE(takes(regex("[\x02"
+                          "a-b]{3}"),
+                    "a\x02"
+                    "b"));
+  EXPECT_TRUE(takes(regex("\\u00e9[\\u00e9a-b]"), "éa"));
+  EXPECT_TRUE(takes(regex("[\\u00e9ab]"), "é"));
+  EXPECT_TRUE(takes(regex("[^éa]"), "b"));
+  EXPECT_FALSE(takes(regex("[^éa]"), "é"));
+  EXPECT_FALSE(takes(regex("[^éa]"), "a"));
+  const Spec object =
+      schema(R"({"type":"object","properties":{"préface":{"const":"éa"},"b":{"enum":["äb","Ü1"]},
+    "c":{"type":"string","pattern":"^[éa]+$"}},"required":["préface","b","c"]})");
+  EXPECT_TRUE(takes(object, R"({"préface": "éa", "b": "Ü1", "c": "aé"})"));
+  EXPECT_FALSE(takes(object, R"({"préface": "éb", "b": "Ü1", "c": "aé"})"));
+  const Spec tag{.kind = Spec::Kind::kStructuralTag,
+                 .text = R"({"type":"structural_tag","format":{"type":"sequence",
+    "elements":[{"type":"const_string","value":"éa"},{"type":"regex","pattern":"[éb]"}]}})"};
+  EXPECT_TRUE(takes(tag, "éaé"));
+}
+
 TEST_F(GrammarsTest, EndsAreAllowedExactlyWhereTheOutputIsComplete) {
   auto constraint = begin(regex("ab(cd)*"));
   EXPECT_FALSE(core::allows(constraint->mask(), kEnd));
