@@ -217,6 +217,25 @@ TEST_F(HostileTest, BodiesInChunksOfOneByte) {
   EXPECT_TRUE(ask(head + chunks + "1\r\nx\r\n0\r\n\r\n").starts_with("HTTP/1.1 413"));
 }
 
+TEST_F(HostileTest, BodiesThatArriveByteByByte) {
+  start();
+  const std::string head =
+      "POST /echo HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const std::string_view body : {"0\r\n\r\n", "3\r\nabc\r\n0\r\n\r\n"}) {
+    RawClient client(port());
+    client.send(head);
+    for (const char c : body) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      client.send(std::string(1, c));
+    }
+    const std::string answer = client.read_all();
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 200") &&
+                answer.ends_with(body[0] == '0' ? "\r\n\r\n" : "abc"))
+        << answer;
+  }
+  EXPECT_EQ(handled_, 2);
+}
+
 // Heads that two readers could understand differently. A second request hides behind each; it must
 // never be served.
 TEST_F(HostileTest, SmugglingShapesAreRefused) {
