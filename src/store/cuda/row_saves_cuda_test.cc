@@ -183,6 +183,20 @@ TEST_F(RowSavesCudaTest, BesidePagesByEveryMethod) {
   }
 }
 
+TEST_F(RowSavesCudaTest, TheTimeOfSavesIsNotThatOfTheStepTheyWaitFor) {
+  make(16, 128, 6, 2, 0, 8);
+  const auto by = transfers(SaveMethod::kExtents);
+  const auto begin = std::chrono::steady_clock::now();
+  stall(std::chrono::milliseconds(100));
+  SaveTicket last = 0;
+  for (int step = 0; step < 10; ++step) last = save(*by, {row(), row(), row()});
+  ASSERT_TRUE(by->wait(last).ok());
+  const int64_t passed_us = us_since(begin), save_us = by->counters().save_us;
+  EXPECT_GT(save_us, 0);
+  EXPECT_LE(stalled_us() + save_us, passed_us);
+  expect_homes("stalled");
+}
+
 TEST_F(RowSavesCudaTest, AFullRingWaitsAndLosesNothing) {
   make(32, 256, 64, 0, 0, 8);
   const auto by = transfers(

@@ -26,8 +26,9 @@ constexpr int32_t kScatterColumns = 64;       // of a row that a worker takes at
 constexpr int kDirectBlocks = 8;              // gpu-direct: stores in flight are posted, few do
 constexpr int kPackBlocks = 16;               // packing is 2 x 4 MB of HBM a block of the 8B shape
 
-int64_t us_since(Clock::time_point begin) {
-  return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count();
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
 }
 
 base::Result<void> record(cudaStream_t stream, const device::cuda::Event& event) {
@@ -112,7 +113,8 @@ base::Result<void> Saves::init() {
     frames_.push_back(std::move(event));
   }
   for (Part& part : parts_) {
-    ASSIGN_OR_RETURN(part.arrived, Event::create());
+    ASSIGN_OR_RETURN(part.begun, Event::create(/*timed=*/true));
+    ASSIGN_OR_RETURN(part.arrived, Event::create(/*timed=*/true));
   }
   if (needs_list()) {
     ASSIGN_OR_RETURN(lists_, PinnedBuffer::allocate(kListRuns * sizeof(PlacedRun), "saves"));
@@ -197,7 +199,15 @@ void Saves::place_rows(std::span<const RowSave> rows, Part* part) {
   part->rows_head = rows_ring_.head();
 }
 
+// Behind `ready` on the stream and in front of the part's first copy.
+base::Result<void> Saves::begin_copies(Part* part) {
+  RETURN_IF_ERROR(record(stream_.handle(), part->begun));
+  part->is_timed = true;
+  return {};
+}
+
 base::Result<void> Saves::issue_rows(Part* part) {
+  RETURN_IF_ERROR(begin_copies(part));
   RETURN_IF_ERROR(
       pack_rows(stream_.handle(), options_.rows, options_.page_bytes, part->rows, packed_.data()));
   return to_result(
@@ -215,6 +225,7 @@ Saves::Part& Saves::next_part(SaveTicket ticket) {
   part.rows = {};
   part.staged = nullptr;
   part.num_runs = part.bytes = 0;
+  part.is_timed = false;
   part.staging_head = staging_ring_.head();
   part.runs_head = lists_ring_.head();
   part.rows_head = rows_ring_.head();
@@ -226,6 +237,7 @@ void Saves::save_directly(SaveTicket ticket, std::span<const Run> runs, base::Re
   Part& part = next_part(ticket);
   part.issued = std::move(ready);
   for (const Run& run : runs) part.bytes += run.bytes;
+  if (part.issued.ok() && !runs.empty()) part.issued = begin_copies(&part);
   if (part.issued.ok()) {
     part.issued = options_.save == SaveMethod::kMemcpy
                       ? copier_.copy_pages(stream_.handle(), runs, options_.page_bytes)
@@ -285,6 +297,7 @@ PlacedRun* Saves::place_part(std::span<const Run>* runs, int64_t* skipped, Part*
 
 base::Result<void> Saves::issue_list(const PlacedRun* placed, Part* part) {
   auto issued = [&]() -> base::Result<void> {
+    RETURN_IF_ERROR(begin_copies(part));
     if (options_.save == SaveMethod::kStaged) return issue_staged(placed, part);
     const auto count = static_cast<int32_t>(part->num_runs);
     RETURN_IF_ERROR(to_result(
@@ -327,6 +340,7 @@ base::Result<void> Saves::issue_staged(const PlacedRun* placed, Part* part) {
 
 void Saves::push_part(Part* part) {
   auto recorded = record(stream_.handle(), part->arrived);
+  part->is_timed = part->is_timed && recorded.ok();
   if (part->issued.ok()) part->issued = std::move(recorded);
   {
     std::lock_guard lock(mutex_);
@@ -356,20 +370,32 @@ void Saves::commit_parts() {
   }
 }
 
+// Of a part that has arrived, as the GPU's clock has it: what was waited for before is not in it.
+int64_t Saves::copies_ns(const Part& part) const {
+  float ms = 0.0f;
+  if (!part.is_timed ||
+      cudaEventElapsedTime(&ms, part.begun.handle(), part.arrived.handle()) != cudaSuccess) {
+    return 0;
+  }
+  // What ran while the part before was scattered has been counted.
+  return std::min(static_cast<int64_t>(1e6 * ms), now_ns() - scattered_ns_);
+}
+
 void Saves::finish(Part* part) {
-  const Clock::time_point begin = Clock::now();
   // Waited for even where issuing failed: earlier copies may still write what is to be released.
   auto done = to_result(cudaEventSynchronize(part->arrived.handle()), "a save");
+  int64_t took_ns = done.ok() ? copies_ns(*part) : 0;
   if (!part->issued.ok()) done = std::move(part->issued);
   if (done.ok() && options_.fault) done = options_.fault(part->ticket);
-  if (done.ok() && !part->rows.empty()) {
-    scatter_rows(*part);
-  } else if (done.ok() && part->staged != nullptr) {
-    scatter(*part);
+  if (done.ok() && part->staged != nullptr) {
+    const int64_t arrived_ns = now_ns();
+    part->rows.empty() ? scatter(*part) : scatter_rows(*part);
+    scattered_ns_ = now_ns();
+    took_ns += scattered_ns_ - arrived_ns;
   }
   if (!done.ok()) tickets_.fail(part->ticket, nullptr, done.error());
   std::lock_guard lock(mutex_);
-  counters_.save_us += us_since(begin);
+  save_ns_ += took_ns;
   if (!done.ok()) return;
   counters_.bytes_saved += part->bytes;
   counters_.rows_saved += std::ssize(part->rows);
@@ -427,6 +453,7 @@ base::Result<void> Saves::wait_frames(SaveTicket ticket) {
 TransferCounters Saves::counters() const {
   std::lock_guard lock(mutex_);
   TransferCounters now = counters_;
+  now.save_us = save_ns_ / 1000;
   now.pages_saved = now.bytes_saved / options_.page_bytes;
   now.saves_failed = tickets_.num_failed();
   return now;

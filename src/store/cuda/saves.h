@@ -43,7 +43,9 @@ class Saves {
   struct Part {
     SaveTicket ticket = 0;
     bool ends_ticket = false;
-    device::cuda::Event arrived;      // the copies have
+    device::cuda::Event begun;        // timed: what the copies wait for has passed
+    device::cuda::Event arrived;      // timed: the copies have
+    bool is_timed = false;            // both were recorded
     const PlacedRun* runs = nullptr;  // scattered by the workers, from `staged`
     int64_t num_runs = 0, bytes = 0;
     std::span<const RowSave> rows;      // or rows, likewise
@@ -67,10 +69,12 @@ class Saves {
   base::Result<void> issue_staged(const PlacedRun* placed, Part* part);
   void place_rows(std::span<const RowSave> rows, Part* part);
   base::Result<void> issue_rows(Part* part);
+  base::Result<void> begin_copies(Part* part);
   void push_part(Part* part);
 
   void commit_parts();
   void finish(Part* part);
+  int64_t copies_ns(const Part& part) const;
   void scatter(const Part& part);
   void scatter_rows(const Part& part);
 
@@ -97,6 +101,8 @@ class Saves {
   PlaceRing staging_ring_, lists_ring_, rows_ring_;
   bool stops_ = false;
   TransferCounters counters_;
+  int64_t save_ns_ = 0;
+  int64_t scattered_ns_ = 0;  // when the workers last ended; the committing thread's
   std::thread committer_;
 };
 

@@ -124,9 +124,11 @@ struct TransferOptions {
 struct TransferCounters {
   int64_t pages_saved = 0, bytes_saved = 0;  // arrived in their homes; rows count in bytes
   int64_t rows_saved = 0;                    // likewise
-  int64_t save_us = 0;                       // of the committing thread, beside steps
-  int64_t save_waits = 0;                    // back pressure: save() had to wait
-  int64_t saves_failed = 0;                  // tickets
+  // That copies and the scatter of what was staged took, what ran at once counted once; waits for
+  // `ready` are not in it.
+  int64_t save_us = 0;
+  int64_t save_waits = 0;    // back pressure: save() had to wait
+  int64_t saves_failed = 0;  // tickets
 };
 
 // Saves, and which gather is used. A ticket whose copies fail is never committed: wait() and

@@ -412,6 +412,26 @@ TEST_F(TransfersCudaTest, FramesAreNotFreeBeforeTheComputeStreamHasPassed) {
   }
 }
 
+// The stall and the saves follow each other: both fit into what passed.
+TEST_F(TransfersCudaTest, TheTimeOfSavesIsNotThatOfTheStepTheyWaitFor) {
+  make_pools(16384, 1024);
+  for (const SaveMethod method : kSaves) {
+    const auto by = transfers(method);
+    const auto begin = std::chrono::steady_clock::now();
+    stall(100ms);
+    SaveTicket last = 0;
+    for (int64_t at = 0; at < 1024; at += 64) {
+      last = save(*by, {run(at, 1023 - at - 31, 32), run(at + 32, 1023 - at - 63, 32)});
+    }
+    ASSERT_TRUE(by->wait(last).ok());
+    const int64_t passed_us = us_since(begin), save_us = by->counters().save_us;
+    EXPECT_GE(stalled_us(), 100'000);
+    EXPECT_GT(save_us, 0) << core::name(method);
+    EXPECT_LE(stalled_us() + save_us, passed_us) << core::name(method);
+    EXPECT_EQ(by->counters().bytes_saved, bytes());
+  }
+}
+
 TEST_F(TransfersCudaTest, TicketsAreCommittedInOrder) {
   make_pools(4096, 256);
   for (const SaveMethod method : kSaves) {
