@@ -187,6 +187,7 @@ const std::vector<Case> kCases = {
     {.name = "32k", .tokens = 32768},
     {.name = "32k-chunks-512", .tokens = 32768, .chunk = 512},
     {.name = "32k-chunks-2048", .tokens = 32768, .chunk = 2048},
+    {.name = "32k-tiles-8192", .tokens = 32768, .chunk = 8192},  // of a layer segment, as served
     {.name = "32k-pages-16", .tokens = 32768, .page_tokens = 16},
     {.name = "32k-pages-64", .tokens = 32768, .page_tokens = 64},
     {.name = "32k-channels-64", .tokens = 32768, .head_dim = 64},

@@ -4,6 +4,7 @@
 //   select_cuda_bench [bytes read a second at most, in GB/s: 4300]
 //
 // "Both": page_score() and select_and_resolve(); "in one launch": by clusters of 8 and 16 blocks.
+// "Reusing": both, when no row's turn to select has come.
 // "Missing": two queries take turns, and there are frames for little more than one selection; both,
 // and in one launch of clusters of 8.
 // Each measurement is a graph of as many layers as keep their statistics out of the L2, replayed;
@@ -63,6 +64,13 @@ class Bench {
     const double select =
         layer_us([&](int32_t l) { select_and_resolve(stream_.handle(), args(l, 0)); });
     const double both = layer_us([&](int32_t l) { choose(l, 0, 0); });
+    const double reusing = layer_us([&](int32_t l) {
+      SelectArgs a = args(l, 0);
+      a.score.rows = reusing_rows_.data();
+      a.score.reuse_interval = 1 << 30;  // more than positions: no turn comes
+      page_score(stream_.handle(), a.score);
+      select_and_resolve(stream_.handle(), a);
+    });
     const bool can = can_select_in_one_launch(args(0, 0));
     const auto in_one_us = [&](int cluster_blocks) {
       return can ? layer_us([&](int32_t l) { choose(l, 0, cluster_blocks); }) : 0.0;
@@ -74,8 +82,10 @@ class Bench {
              2;
     };
     const double bound = static_cast<double>(layer_bytes_) / bound_gb_s_ / 1e3;
-    printf("%-44s bound %6.1f  score %6.1f (%3.0f%%)  select %5.1f  both %6.1f (%3.0f%%)",
-           shape_.name, bound, score, 100 * bound / score, select, both, 100 * bound / both);
+    printf(
+        "%-44s bound %6.1f  score %6.1f (%3.0f%%)  select %5.1f  both %6.1f (%3.0f%%)  reusing "
+        "%5.1f",
+        shape_.name, bound, score, 100 * bound / score, select, both, 100 * bound / both, reusing);
     printf("  in one launch %6.1f %6.1f", in_one_us(8), in_one_us(16));
     if (tiered) printf("  missing %6.1f %6.1f", missing_us(0), can ? missing_us(8) : 0.0);
     printf("\n");
@@ -131,6 +141,8 @@ class Bench {
                       .num_frames = shape_.frames});
     }
     rows_ = DeviceArray<SelectRow>(rows);
+    for (SelectRow& row : rows) row.fresh = 0;
+    reusing_rows_ = DeviceArray<SelectRow>(rows);
     num_rows_ = DeviceArray<int32_t>(std::vector<int32_t>{shape_.batch});
   }
 
@@ -240,7 +252,7 @@ class Bench {
   DeviceArray<int32_t> own_rows_, row_tables_, frames_, num_listed_, miss_homes_, miss_frames_;
   DeviceArray<int32_t> num_misses_, scratch_taken_, error_;
   DeviceArray<uint32_t> selected_at_;
-  DeviceArray<SelectRow> rows_;
+  DeviceArray<SelectRow> rows_, reusing_rows_;
   DeviceArray<PageTable> tables_;
   DeviceArray<float> scores_;
 };
