@@ -165,7 +165,7 @@ base::Result<void> bench_one(const BenchOptions& options, int32_t run, Inheritan
   if (serving.max_model_len == 0) serving.max_model_len = longest;
   serving.max_num_seqs = std::max(options.streams, 1);
   serving.needs_text = false;
-  // On a GPU it replays, and counters say what that came to.
+  // On a GPU it replays without figures of locality, and counters say what that came to.
   SelectionRecorder recorder(/*watches=*/serving.device !=
                              "cuda");  // outlives the house, whose engine calls it
   const bool replays = !options.replay_selections.empty();

@@ -48,8 +48,10 @@ void add_bench_options(CLI::App& command, BenchOptions* o) {
           "random: prompts are not computed, their K and V are random (GPU only)")
       ->check(CLI::IsMember({"random"}));
   command
-      .add_option("--replay-selections", o->replay_selections,
-                  "rows attend to the pages of a trace instead of their own choice")
+      .add_option(
+          "--replay-selections", o->replay_selections,
+          "rows attend to the pages of a trace instead of their own choice; prints how local "
+          "they are on the CPU, which --device auto then takes")
       ->check(CLI::ExistingFile);
   add_engine_options(command, &o->serving);
 }
