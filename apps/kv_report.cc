@@ -28,6 +28,7 @@ nlohmann::ordered_json kv_json(const core::KvCounters& kv) {
           {"rows_saved", kv.rows_saved},
           {"save_waits", kv.save_waits},
           {"bytes_loaded", kv.bytes_loaded},
+          {"bytes_gathered", kv.bytes_gathered},
           {"bytes_saved", kv.bytes_saved},
           {"load_us", kv.load_us},
           {"save_us", kv.save_us},

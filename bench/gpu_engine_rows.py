@@ -91,7 +91,7 @@ def speed(test):
 def missed(test):
     kv = test["kv"]
     share = f"{100 * kv['pages_missed'] / max(1, kv['pages_selected']):.1f} % of the pages missed"
-    return share + (f", loaded at {kv['bytes_loaded'] / kv['load_us'] * 1e-3:.1f} GB/s" if kv["load_us"] else "")
+    return share + (f", gathered at {kv['bytes_gathered'] / kv['load_us'] * 1e-3:.1f} GB/s" if kv["load_us"] else "")
 
 
 def for_kv(test):

@@ -206,7 +206,7 @@ class FakeMachine:
                 yield json.dumps({"run": number, "n_prompt": prompt, "n_gen": generated, "n_depth": int(options.get("-d", 0)),
                                   "n_streams": int(options.get("--streams", 1)), "samples_ns": [1e9], "samples_ts": [100.0], "avg_ts": 100.0,
                                   "decode_ts": 100.0, "decode_rows": 2.0, "ttft_ms": 10.0, "tbt_ms": 1.0, "ready_s": 1.0, "gpu_bytes_taken": 2,
-                                  "kv": {"pages_missed": 1, "pages_selected": 10, "bytes_loaded": 9000, "load_us": 1}, "sizes": sizes})
+                                  "kv": {"pages_missed": 1, "pages_selected": 10, "bytes_gathered": 9000, "load_us": 1}, "sizes": sizes})
 
 
 class EngineRows(unittest.TestCase):

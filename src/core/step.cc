@@ -21,6 +21,7 @@ void KvCounters::add(const KvCounters& step) {
   bytes_loaded += step.bytes_loaded;
   bytes_saved += step.bytes_saved;
   load_us += step.load_us;
+  bytes_gathered += step.bytes_gathered;
   save_us += step.save_us;
   layers_segmented += step.layers_segmented;
   steps_replayed += step.steps_replayed;

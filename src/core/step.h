@@ -208,9 +208,13 @@ struct KvCounters {
   int64_t rows_saved = 0;     // the same row by row: of a step, K and V of all columns
   int64_t save_waits = 0;     // back pressure: a step waited for room to save
   int64_t bytes_loaded = 0, bytes_saved = 0;
-  int64_t load_us = 0, save_us = 0;  // time the step waited for loads; time saves took beside it
-  int64_t layers_segmented = 0;      // (segment, layer) pairs of layer-segmented prefill
-  int64_t steps_replayed = 0;        // steps that a GPU ran as a captured graph
+  // Time that gathers took: loads for decode rows, inside the step. Attention may run beside them
+  // on a GPU, so a step need not have waited so long. On the CPU all loads are in it.
+  int64_t load_us = 0;
+  int64_t bytes_gathered = 0;  // of bytes_loaded: what came in load_us
+  int64_t save_us = 0;  // time that saves took beside steps, of copying and scattering bytes_saved
+  int64_t layers_segmented = 0;  // (segment, layer) pairs of layer-segmented prefill
+  int64_t steps_replayed = 0;    // steps that a GPU ran as a captured graph
   int64_t disk_pages_written = 0, disk_pages_read = 0, disk_failures = 0;
   int64_t device_bytes_peak = 0;  // gauge: device memory in use at most, so far
 

@@ -215,6 +215,7 @@ void HostTier::end_step(core::StepResult* result) {
   kv.pages_loaded += moved.pages_loaded - moved_.pages_loaded;
   kv.bytes_loaded += moved.bytes_loaded - moved_.bytes_loaded;
   kv.load_us += moved.load_us - moved_.load_us;
+  kv.bytes_gathered += moved.bytes_loaded - moved_.bytes_loaded;
   kv.pages_saved += moved.pages_saved - moved_.pages_saved;
   kv.bytes_saved += moved.bytes_saved - moved_.bytes_saved;
   kv.save_us += moved.save_us - moved_.save_us;

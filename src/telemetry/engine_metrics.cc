@@ -179,8 +179,12 @@ void add_transfers(MetricsPage& page, const core::EngineSnapshot& s) {
   page.counters("spillway:transfer_bytes_total", "Bytes moved between host and device.",
                 "direction", {{"load", real(kv.bytes_loaded)}, {"save", real(kv.bytes_saved)}});
   page.counters("spillway:transfer_seconds_total",
-                "Time that steps waited for loads, and that saves took beside them.", "direction",
-                {{"load", seconds(kv.load_us)}, {"save", seconds(kv.save_us)}});
+                "Time that gathers took (loads for decode rows: spillway:gather_bytes_total; "
+                "attention may run beside them), and that saves took beside steps.",
+                "direction", {{"load", seconds(kv.load_us)}, {"save", seconds(kv.save_us)}});
+  page.counter("spillway:gather_bytes_total",
+               "Of the bytes loaded those that came in spillway:transfer_seconds_total.",
+               kv.bytes_gathered);
   page.counter("spillway:transfers_failed_total", "Transfers that failed.", s.transfers_failed);
   page.counters("spillway:disk_pages_total", "Pages moved between host and disk.", "direction",
                 {{"read", real(kv.disk_pages_read)}, {"write", real(kv.disk_pages_written)}});
@@ -204,12 +208,15 @@ void add_kv_events(MetricsPage& page, const core::KvEventCounters& events) {
 
 // The tiers again, as vLLM's offloading connector has them.
 void add_offload(MetricsPage& page, const core::EngineSnapshot& s, const CacheConfig& cache) {
-  page.counter("vllm:kv_offload_load_bytes_total", "Bytes copied from the host to the device.",
-               s.kv.bytes_loaded);
+  // People divide each of the first two by its time: bytes and time are of the same loads.
+  page.counter("vllm:kv_offload_load_bytes_total",
+               "Bytes gathered from the host for decode rows, in the load time.",
+               s.kv.bytes_gathered);
   page.counter("vllm:kv_offload_store_bytes_total", "Bytes copied from the device to the host.",
                s.kv.bytes_saved);
   auto& load = page.family("vllm:kv_offload_load_time_total",
-                           "Seconds that steps waited for loads.", prometheus::MetricType::Counter);
+                           "Seconds that these gathers took; attention may run beside them.",
+                           prometheus::MetricType::Counter);
   page.metric(load).counter.value = seconds(s.kv.load_us);
   auto& store =
       page.family("vllm:kv_offload_store_time_total", "Seconds that saves took beside steps.",

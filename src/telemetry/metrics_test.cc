@@ -75,6 +75,7 @@ TEST(Metrics, SelectionAndTiersAreCounted) {
   s.kv.pages_evicted = 70;
   s.kv.pages_scratch = 5;
   s.kv.bytes_loaded = 1 << 20;
+  s.kv.bytes_gathered = 1 << 18;
   s.kv.bytes_saved = 1 << 19;
   s.kv.load_us = 2'500'000;
   s.kv.save_us = 1'000'000;
@@ -105,6 +106,7 @@ TEST(Metrics, SelectionAndTiersAreCounted) {
            {"spillway:page_hits_total" + label(",tier=\"host\""), "100"},
            {"spillway:transfer_bytes_total" + label(",direction=\"load\""), "1048576"},
            {"spillway:transfer_bytes_total" + label(",direction=\"save\""), "524288"},
+           {"spillway:gather_bytes_total" + label(), "262144"},
            {"spillway:transfer_seconds_total" + label(",direction=\"load\""), "2.5"},
            {"spillway:transfer_seconds_total" + label(",direction=\"save\""), "1"},
            {"spillway:prefill_layers_total" + label(), "8"},
@@ -140,6 +142,7 @@ TEST(Metrics, RoomAndUseOfTheTiers) {
   s.blocks_total = 40;
   s.blocks_free = 10;
   s.kv.bytes_loaded = 1 << 20;
+  s.kv.bytes_gathered = 1 << 18;
   s.kv.bytes_saved = 1 << 19;
   s.kv.load_us = 2'500'000;
   s.step_sizes.pages_loaded.observe(120);
@@ -161,7 +164,7 @@ TEST(Metrics, RoomAndUseOfTheTiers) {
            {"spillway:step_pages_loaded_sum" + label(), "120"},
            {"spillway:step_pages_loaded_bucket" + label(",le=\"64\""), "0"},
            {"spillway:step_pages_loaded_bucket" + label(",le=\"256\""), "1"},
-           {"vllm:kv_offload_load_bytes_total" + label(), "1048576"},
+           {"vllm:kv_offload_load_bytes_total" + label(), "262144"},
            {"vllm:kv_offload_store_bytes_total" + label(), "524288"},
            {"vllm:kv_offload_load_time_total" + label(), "2.5"},
            {"vllm:kv_offload_cpu_cache_usage_perc" + label(), "0.75"},

@@ -99,6 +99,7 @@ core::KvCounters run_tiered(const TinyShape& shape, const TinyTier& options, boo
   EXPECT_GT(host.totals().pages_missed, 100);
   EXPECT_GT(host.totals().pages_evicted, 100);
   EXPECT_GE(host.totals().pages_loaded, host.totals().pages_missed);
+  EXPECT_GT(host.totals().bytes_gathered, 0);
   return host.replayed();
 }
 

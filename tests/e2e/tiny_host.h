@@ -229,6 +229,7 @@ class TinyHost {
       missed += r.pages_missed;
       selected += r.pages_selected;
     }
+    EXPECT_LE(kv.bytes_gathered, kv.bytes_loaded);
     EXPECT_EQ(missed, kv.pages_missed);
     EXPECT_EQ(selected, kv.pages_selected);
   }

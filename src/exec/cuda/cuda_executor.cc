@@ -409,6 +409,7 @@ base::Result<void> CudaExecutor::read_selections(const Pass& pass, core::StepRes
     const int64_t gathered = int64_t{counters.missed[i]} + counters.dense_missed[i];
     kv.pages_loaded += gathered;
     kv.bytes_loaded += gathered * options_.kv.page.page_bytes();
+    kv.bytes_gathered += gathered * options_.kv.page.page_bytes();
     kv.pages_evicted += counters.evicted[i];
     kv.pages_scratch += counters.scratch[i];
     // Within its budget the row took all its pages: it chose none and missed none.
