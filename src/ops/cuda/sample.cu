@@ -125,9 +125,10 @@ int32_t part_of(int64_t vocab_size, int blocks) {
 int64_t cluster_bytes(int64_t vocab_size) {
   return int64_t{part_of(vocab_size, kClusterBlocks)} * 4;
 }
+// Beside its part of the row a block has `Shared`, which counts against the same limit.
 bool clusters_can(int64_t vocab_size) {
-  constexpr int64_t kBytesMax = 224 << 10;
-  return launch_limits().major >= 9 && cluster_bytes(vocab_size) <= kBytesMax;
+  const int64_t room = launch_limits().shared_of_block - static_cast<int64_t>(sizeof(Shared));
+  return launch_limits().major >= 9 && cluster_bytes(vocab_size) <= room;
 }
 
 void check_args(const SampleArgs& args) {
