@@ -13,8 +13,8 @@
 
 #include "apps/completion.h"
 #include "apps/find_model.h"
+#include "apps/fingerprint.h"
 #include "apps/heads_file.h"
-#include "apps/model_digest.h"
 #include "apps/progress.h"
 #include "apps/size_option.h"
 #include "base/log_event.h"
@@ -107,18 +107,6 @@ base::Result<void> make_text(const ServingOptions& options, House* house) {
   return {};
 }
 
-// What equal pages of a prefix must agree in beside their tokens.
-std::string fingerprint(const House& house) {
-  const core::ModelConfig& c = house.files->config;
-  return fmt::format("{}|{}|L{} E{} F{} Hq{} Hk{} D{} V{}|theta {}|{} bytes{}",
-                     core::arch_name(c.arch), c.name, c.num_layers, c.model_dim, c.ffn_dim,
-                     c.num_q_heads, c.num_kv_heads, c.head_dim, c.vocab_size, c.rope.theta,
-                     house.files->weight_bytes,
-                     house.weights == model::WeightsAs::kQuantised ? ", quantised"
-                     : house.weights == model::WeightsAs::kFp8     ? ", fp8"
-                                                                   : "");
-}
-
 // The preset's values with the flags over them, and the heads that stream.
 base::Result<void> choose_kv_options(const ServingOptions& options, const House& house,
                                      engine::EngineOptions* e) {
@@ -204,13 +192,6 @@ exec::HostTierOptions host_tier(const engine::EngineOptions& e,
           .scratch_frames = sizes.scratch_frames,
           .home_streaming_heads = e.heads.any_streaming() && e.prefix_cache,
           .transfers = {.load = e.tiers.load, .save = e.tiers.save}};
-}
-
-// Pages on disk outlive the process: what they were made with is the model itself, this program and
-// its kernels.
-std::string lasting_fingerprint(const House& house) {
-  return fmt::format("{}|{}|{}|{}", fingerprint(house), model_digest(*house.files),
-                     SPILLWAY_VERSION, back_end_name(house));
 }
 
 exec::DiskTierOptions disk_tier(const engine::EngineOptions& e, const std::string& fingerprint) {
@@ -412,7 +393,8 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
   }
   house->budget_tokens = e.sparse.budget_tokens;
   if (print_sizes) print_table(engine::format_table(house->sizes));
-  const std::string made_with = has_disk(e) ? lasting_fingerprint(*house) : fingerprint(*house);
+  const std::string made_with =
+      has_disk(e) ? lasting_fingerprint(*house, e.deterministic) : fingerprint(*house);
   RETURN_IF_ERROR(house->gpu != nullptr ? make_gpu_executor(options, e, made_with, tap, house)
                                         : make_cpu_executor(e, made_with, tap, house));
   auto engine = std::make_unique<engine::ServingEngine>(e, house->sizes, c, *house->executor,
