@@ -243,9 +243,13 @@ Graph::~Graph() {
   if (handle_ != nullptr) cudaGraphExecDestroy(handle_);
 }
 
+base::Result<void> Graph::try_launch(Stream& stream) const {
+  return to_result(cudaGraphLaunch(handle_, stream.handle()), "launching a graph");
+}
+
 void Graph::launch(Stream& stream) const {
-  const cudaError_t status = cudaGraphLaunch(handle_, stream.handle());
-  CHECK(status == cudaSuccess, "launching a graph: {}", cudaGetErrorString(status));
+  const base::Result<void> launched = try_launch(stream);
+  CHECK(launched.ok(), "{}", launched.error().message);
 }
 
 }  // namespace device::cuda

@@ -136,6 +136,8 @@ class Event {
 class Graph {
  public:
   // Captures what `work` enqueues on `stream` (and on streams that it forks from and joins to it).
+  // Errors: kInternal, as where device memory is short. The stream then works on: nothing has
+  // reached it, though `work` may have run.
   static base::Result<Graph> capture(Stream& stream, const std::function<void()>& work);
   Graph() = default;
   Graph(Graph&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
@@ -146,6 +148,9 @@ class Graph {
   ~Graph();
   bool empty() const { return handle_ == nullptr; }
   void launch(Stream& stream) const;
+  // Errors: kInternal, as where device memory is short; nothing was enqueued. The graph is not to
+  // be launched again.
+  base::Result<void> try_launch(Stream& stream) const;
 
  private:
   cudaGraphExec_t handle_ = nullptr;

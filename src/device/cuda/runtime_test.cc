@@ -7,6 +7,8 @@
 
 #include <vector>
 
+#include "device/cuda/status.h"
+
 namespace device::cuda {
 namespace {
 
@@ -63,6 +65,37 @@ TEST_F(RuntimeTest, AGraphReplaysWhatWasCaptured) {
     ASSERT_TRUE(stream_.synchronize().ok());
     EXPECT_EQ(value[1], i);
   }
+}
+
+// A wait inside of a capture breaks it, as a lack of memory for the graph would.
+TEST_F(RuntimeTest, AFailedCaptureEnqueuesNothingAndTheStreamWorksOn) {
+  auto host = PinnedBuffer::allocate(8, "a test");
+  auto device = Buffer::allocate(4, "a test");
+  ASSERT_TRUE(host.ok() && device.ok());
+  int* value = host.value().as<int>();
+  value[0] = 5;
+  value[1] = 6;
+  const auto copies = [&] {
+    stream_.copy(device.value().data(), value, 4);
+    stream_.copy(value + 1, device.value().data(), 4);
+  };
+  const auto failed = Graph::capture(stream_, [&] {
+    copies();
+    EXPECT_FALSE(stream_.synchronize().ok());
+  });
+  ASSERT_FALSE(failed.ok());
+  check_launch("nothing: the error is no longer CUDA's last");
+  ASSERT_TRUE(stream_.synchronize().ok());
+  EXPECT_EQ(value[1], 6);
+  copies();
+  ASSERT_TRUE(stream_.synchronize().ok());
+  EXPECT_EQ(value[1], 5);
+  value[0] = 7;
+  const auto graph = Graph::capture(stream_, copies);
+  ASSERT_TRUE(graph.ok()) << graph.error().message;
+  ASSERT_TRUE(graph.value().try_launch(stream_).ok());
+  ASSERT_TRUE(stream_.synchronize().ok());
+  EXPECT_EQ(value[1], 7);
 }
 
 TEST_F(RuntimeTest, TooMuchMemoryIsAnErrorThatNamesIt) {

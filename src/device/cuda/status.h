@@ -8,9 +8,11 @@
 
 namespace device::cuda {
 
-// ok, or kInternal with what was done and CUDA's words.
+// ok, or kInternal with what was done and CUDA's words. What the call refused is told here and no
+// longer CUDA's last error, which the next check_launch() would take for its own.
 inline base::Result<void> to_result(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return {};
+  cudaGetLastError();
   return base::error(base::Code::kInternal, "{}: {} ({})", what, cudaGetErrorString(status),
                      cudaGetErrorName(status));
 }

@@ -337,24 +337,18 @@ base::Result<void> CudaExecutor::launch(const Pass& pass, int32_t pad_rows,
                                         core::StepResult* result) {
   if (!can_replay(pass, pad_rows)) return enqueue(pass);
   if (edits_moved_ != samples_.moved()) {
-    graphs_.clear();
+    graphs_.forget();
     edits_moved_ = samples_.moved();
   }
-  StepGraph& step =
-      graphs_[{pad_rows, pass.selects_max > 0, pass.dense_selects_max > 0, pass.seals_max > 0}];
-  if (!std::exchange(step.is_warm, true)) return enqueue(pass);
-  if (step.graph.empty()) {
-    base::Result<void> enqueued;
-    ASSIGN_OR_RETURN(device::cuda::Graph graph,
-                     device::cuda::Graph::capture(*stream_, [&] { enqueued = enqueue(pass); }));
-    RETURN_IF_ERROR(enqueued);  // a graph of half a step is never replayed
-    step.graph = std::move(graph);
-  }
-  step.graph.launch(*stream_);
-  ++result->kv.steps_replayed;
+  const GraphKey key{pad_rows, pass.selects_max > 0, pass.dense_selects_max > 0,
+                     pass.seals_max > 0};
+  ASSIGN_OR_RETURN(const bool replayed, graphs_.run(*stream_, key, [&] { return enqueue(pass); }));
+  if (replayed) ++result->kv.steps_replayed;
   return {};
 }
 
+// Of a decode step it leaves nothing on the host but the stream's work (and plans of products,
+// which the first such step makes): it may run into a capture that fails, and then again.
 base::Result<void> CudaExecutor::enqueue(const Pass& pass) {
   const int32_t num_layers = decoder_->config().num_layers;
   outputs_.clear(*stream_);

@@ -3,7 +3,8 @@
 // A step is built on the host (exec/cuda/step_inputs.h), copied up, enqueued on one stream, and
 // read back as one small copy (exec/cuda/step_outputs.h). Steps of one decode row a sequence are
 // padded to one of few numbers of rows and replayed as CUDA graphs: the same launches with the same
-// numbers, so a replayed step has the bits of one that was not. Logits are made
+// numbers, so a replayed step has the bits of one that was not; where device memory is short of
+// graphs they stay launches (exec/cuda/step_graphs.h). Logits are made
 // KvOptions::logits_rows_max() rows at a time. Everything is allocated in create(), but for graphs
 // (as they are first needed) and lists of logit changes that outgrow their buffers. Thread: the
 // engine's.
@@ -11,12 +12,9 @@
 
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -31,6 +29,7 @@
 #include "exec/cuda/select_memory.h"
 #include "exec/cuda/slot_memory.h"
 #include "exec/cuda/slot_tables.h"
+#include "exec/cuda/step_graphs.h"
 #include "exec/cuda/step_inputs.h"
 #include "exec/cuda/step_outputs.h"
 #include "exec/executor.h"
@@ -90,14 +89,6 @@ class CudaExecutor final : public Executor, private TileRunner {
   device::cuda::Stream& stream() { return *stream_; }
 
  private:
-  // The launches of a padded pass: rows, whether any select, whether any list all their pages in
-  // dense layers, whether any fill a page.
-  using GraphKey = std::tuple<int32_t, bool, bool, bool>;
-  struct StepGraph {
-    bool is_warm = false;  // ran once, so that every product has its plan
-    device::cuda::Graph graph;
-  };
-
   CudaExecutor(const device::cuda::GpuInfo& gpu, std::unique_ptr<device::cuda::Stream> stream,
                std::unique_ptr<model::cuda::Decoder> decoder, const CudaExecutorOptions& options,
                CudaKv kv);
@@ -142,7 +133,7 @@ class CudaExecutor final : public Executor, private TileRunner {
   std::unique_ptr<ForcedSelections> forced_;  // with a tap
   device::cuda::Buffer logits_;               // (logits_rows_max, V) f32
   device::cuda::Buffer sample_workspace_;
-  std::map<GraphKey, StepGraph> graphs_;
+  StepGraphs<device::cuda::Graph> graphs_;
   int64_t edits_moved_ = 0;  // when the graphs were captured
   int64_t device_bytes_ = 0;
   // Of the running step.
