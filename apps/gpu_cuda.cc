@@ -139,6 +139,7 @@ class CudaGpu final : public Gpu {
   base::Result<std::unique_ptr<exec::Executor>> try_make_executor(
       const load::ModelFiles& files, base::ThreadPool& pool, const GpuExecutorOptions& options,
       const model::LoadProgress& progress) {
+    RETURN_IF_ERROR(exec::cuda::CudaExecutor::check(info_, files.config, options.kv));
     ASSIGN_OR_RETURN(device::cuda::Stream made, device::cuda::Stream::create());
     auto stream = std::make_unique<device::cuda::Stream>(std::move(made));
     ASSIGN_OR_RETURN(

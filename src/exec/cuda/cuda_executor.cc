@@ -4,7 +4,9 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "base/sizes.h"
 #include "exec/plan_segments.h"
+#include "ops/cuda/decode_limits.h"
 #include "ops/cuda/select_limits.h"
 
 namespace exec::cuda {
@@ -79,10 +81,23 @@ int64_t CudaExecutor::staging_bytes(const core::ModelConfig& config, const KvOpt
          ops::cuda::sample_workspace_bytes(rows, config.vocab_size);
 }
 
+base::Result<void> CudaExecutor::check(const device::cuda::GpuInfo& gpu,
+                                       const core::ModelConfig& config, const KvOptions& kv) {
+  const int64_t least = ops::cuda::decode_shared_least(
+      kv.page, kv.decode_rows_max(), config.num_q_heads, kv.num_kv_heads, kv.context_max);
+  if (least <= gpu.shared_bytes_max) return {};
+  return base::error(base::Code::kUnsupported,
+                     "decoding {} KV of heads with {} channels takes {} of shared memory a block, "
+                     "{} has {}: use --kv-cache-dtype bf16, or --device cpu",
+                     core::info(kv.page.type).name, kv.page.head_dim, base::format_bytes(least),
+                     gpu.name, base::format_bytes(gpu.shared_bytes_max));
+}
+
 base::Result<std::unique_ptr<CudaExecutor>> CudaExecutor::create(
     const device::cuda::GpuInfo& gpu, std::unique_ptr<device::cuda::Stream> stream,
     std::unique_ptr<model::cuda::Decoder> decoder, const CudaExecutorOptions& options) {
   CHECK(options.kv.gpu);
+  RETURN_IF_ERROR(check(gpu, decoder->config(), options.kv));
   ASSIGN_OR_RETURN(
       CudaKv kv,
       CudaKv::create(*stream, options.kv,

@@ -52,7 +52,12 @@ struct CudaExecutorOptions {
 
 class CudaExecutor final : public Executor, private TileRunner {
  public:
-  // Takes over the stream, on which the decoder was made, and the decoder. Errors: kTooLarge.
+  // Errors: kUnsupported, a type of KV that the GPU cannot decode heads of this width with. Asks no
+  // GPU: to be told before weights are loaded.
+  static base::Result<void> check(const device::cuda::GpuInfo& gpu, const core::ModelConfig& config,
+                                  const KvOptions& kv);
+  // Takes over the stream, on which the decoder was made, and the decoder. Errors: kTooLarge,
+  // kUnsupported (check()'s, and lists of pages that are too long for the kernels).
   static base::Result<std::unique_ptr<CudaExecutor>> create(
       const device::cuda::GpuInfo& gpu, std::unique_ptr<device::cuda::Stream> stream,
       std::unique_ptr<model::cuda::Decoder> decoder, const CudaExecutorOptions& options);

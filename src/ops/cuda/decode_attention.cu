@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/decode_attention.cuh"
+#include "ops/cuda/decode_limits.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/tensor_map.h"
 
@@ -190,6 +191,16 @@ void decode_attention(cudaStream_t stream, const DecodeArgs& args) {
 int64_t decode_workspace_bytes(int32_t rows_max, int32_t num_q_heads, int32_t num_kv_heads,
                                int32_t head_dim, int32_t context_max, int) {
   return workspace_of(rows_max, parts_of(num_q_heads, num_kv_heads), head_dim, context_max).bytes;
+}
+
+int64_t decode_shared_least(const core::PageShape& page, int32_t rows_max, int32_t num_q_heads,
+                            int32_t num_kv_heads, int32_t context_max) {
+  const DecodeVariant variant = variant_of(page);
+  if (variant.kernel == nullptr) return 0;
+  const Parts parts = parts_of(num_q_heads, num_kv_heads);
+  const Workspace workspace = workspace_of(rows_max, parts, page.head_dim, context_max);
+  const int32_t places = std::min(rows_max, workspace.launch_rows) * num_kv_heads;
+  return decode_shared(variant.unit_bytes, 1, parts.part_heads, page.head_dim, places).bytes;
 }
 
 }  // namespace ops::cuda

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ops/cuda/attention_world.h"
+#include "ops/cuda/decode_limits.h"
 
 namespace ops::cuda {
 namespace {
@@ -192,6 +193,22 @@ TEST(DecodeAttention, TakesMoreRowsThanALaunch) {
   const auto together = world.decode(parts);
   expect_close(together, world.expected(parts), tolerance(shape.type) * world.largest_value());
   EXPECT_EQ(world.decode({parts[601]}), row_of(together, 601, world.row_elements()));
+}
+
+// Needs no GPU. The most rows and query heads that a launch takes.
+TEST(DecodeLimits, AllButWideF32FitsTheSmallestBlocks) {
+  constexpr int64_t kSmallest = 99 << 10, kAmpere = 163 << 10;  // 8.6 and 8.9; 8.0
+  for (const core::DType type : {kBF16, kF16, kF32, kI8, kF8}) {
+    for (const int32_t head_dim : {64, 128, 256}) {
+      const core::PageShape page = {.type = type, .page_tokens = 32, .head_dim = head_dim};
+      const int64_t bytes = decode_shared_least(page, 4096, 128, 8, 4096);
+      EXPECT_GT(bytes, 0);
+      EXPECT_LE(bytes, kAmpere);
+      EXPECT_EQ(bytes > kSmallest, type == kF32 && head_dim == 256)
+          << core::info(type).name << ", " << head_dim << " channels: " << bytes;
+      EXPECT_LE(decode_shared_least(page, 1, 8, 8, 4096), bytes);
+    }
+  }
 }
 
 TEST(DecodeAttention, ReachesLongContexts) {
