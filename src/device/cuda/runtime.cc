@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
+#include <optional>
 
+#include "base/log.h"
 #include "base/sizes.h"
 #include "device/cuda/status.h"
 
@@ -19,7 +21,9 @@ std::string version_text(int version) {
 // Of the PCI device; the kernel says -1 where there is one node or it does not know.
 int numa_node_of(int ordinal) {
   char bus[32] = {};
-  if (cudaDeviceGetPCIBusId(bus, sizeof(bus), ordinal) != cudaSuccess) return -1;
+  if (!to_result(cudaDeviceGetPCIBusId(bus, sizeof(bus), ordinal), "asking for the bus").ok()) {
+    return -1;
+  }
   std::string id = bus;
   std::ranges::transform(id, id.begin(), [](unsigned char c) { return std::tolower(c); });
   std::ifstream file("/sys/bus/pci/devices/" + id + "/numa_node");
@@ -63,6 +67,13 @@ base::Result<GpuInfo> describe(int ordinal, int driver) {
   return gpu;
 }
 
+base::Result<GpuInfo> check_kernels(GpuInfo gpu) {
+  if (gpu.major >= kMajorLeast && gpu.major <= kMajorMost) return gpu;
+  return base::error(base::Code::kUnsupported,
+                     "{} has compute capability {}.{}: there are kernels for {}.0 to {}.0",
+                     gpu.name, gpu.major, gpu.minor, kMajorLeast, kMajorMost);
+}
+
 }  // namespace
 
 base::Result<GpuInfo> find_gpu() {
@@ -72,18 +83,26 @@ base::Result<GpuInfo> find_gpu() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
+    cudaGetLastError();
     return base::error(
         base::Code::kUnsupported, "no GPU is visible ({})",
         status == cudaSuccess ? "the driver lists none" : cudaGetErrorString(status));
   }
-  std::string refused;
+  return choose_gpu(count, [driver](int ordinal) { return describe(ordinal, driver); });
+}
+
+base::Result<GpuInfo> choose_gpu(int count,
+                                 const std::function<base::Result<GpuInfo>(int)>& describe) {
+  CHECK(count > 0);
+  std::optional<base::Error> first;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
-    ASSIGN_OR_RETURN(GpuInfo gpu, describe(ordinal, driver));
-    if (gpu.major >= kMajorLeast && gpu.major <= kMajorMost) return gpu;
-    refused = fmt::format("{} has compute capability {}.{}", gpu.name, gpu.major, gpu.minor);
+    base::Result<GpuInfo> gpu = describe(ordinal);
+    if (gpu.ok()) gpu = check_kernels(std::move(gpu).value());
+    if (gpu.ok()) return gpu;
+    LOG_INFO("GPU {} cannot be used: {}", ordinal, gpu.error().message);
+    if (!first) first = gpu.error();
   }
-  return base::error(base::Code::kUnsupported, "{}: there are kernels for {}.0 to {}.0", refused,
-                     kMajorLeast, kMajorMost);
+  return *first;
 }
 
 base::Result<void> use_gpu(const GpuInfo& gpu) {

@@ -34,10 +34,16 @@ struct GpuInfo {
   bool is_hopper() const { return major == 9; }
 };
 
-// The first GPU that can run Spillway, made current for the calling thread.
-// Errors: kUnsupported, with one line for people: no driver, a driver older than the toolkit that
-// this was built with (both versions named), no GPU, one outside 8.0 to 9.0.
+// The first GPU that can run Spillway, made current for the calling thread. Others are passed over,
+// such as one in exclusive mode that another process has.
+// Errors, where there is none, one line for people: no driver, a driver older than the toolkit that
+// this was built with (both versions named), no GPU (kUnsupported); else what is wrong with the
+// first GPU: outside 8.0 to 9.0 (kUnsupported), or CUDA's words (kInternal).
 base::Result<GpuInfo> find_gpu();
+// Its choice among `count` GPUs (at least one) that `describe` makes current and describes, by
+// ordinal.
+base::Result<GpuInfo> choose_gpu(int count,
+                                 const std::function<base::Result<GpuInfo>(int)>& describe);
 // Makes the GPU current in this thread: once in each thread that uses it.
 base::Result<void> use_gpu(const GpuInfo& gpu);
 

@@ -33,6 +33,25 @@ TEST_F(RuntimeTest, DescribesTheGpu) {
   EXPECT_LE(gpu_.free_bytes, gpu_.memory_bytes);
 }
 
+// Needs no GPU.
+TEST(ChooseGpu, PassesOverThoseThatCannotBeUsed) {
+  const auto busy = base::error(base::Code::kInternal, "busy");
+  std::vector<base::Result<GpuInfo>> gpus = {busy, GpuInfo{.ordinal = 1, .name = "old", .major = 7},
+                                             GpuInfo{.ordinal = 2, .major = 9},
+                                             GpuInfo{.ordinal = 3, .major = 8}};
+  const auto describe = [&](int ordinal) { return gpus[static_cast<size_t>(ordinal)]; };
+  const auto chosen = choose_gpu(4, describe);
+  ASSERT_TRUE(chosen.ok()) << chosen.error().message;
+  EXPECT_EQ(chosen->ordinal, 2);
+  const auto none = choose_gpu(2, describe);
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().message, "busy") << "not the first one's error";
+  std::swap(gpus[0], gpus[1]);
+  const auto old = choose_gpu(2, describe);
+  ASSERT_FALSE(old.ok());
+  EXPECT_THAT(old.error().message, testing::HasSubstr("old has compute capability 7.0"));
+}
+
 TEST_F(RuntimeTest, BytesComeBackThroughCopiesAndRows) {
   auto host = PinnedBuffer::allocate(4096, "a test");
   auto device = Buffer::allocate(8192, "a test");
