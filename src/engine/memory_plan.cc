@@ -67,6 +67,7 @@ MemoryPlan::MemoryPlan(const EngineOptions& options, const core::ModelConfig& mo
   home_bytes_ = options.prefix_cache ? int64_t{model.num_layers} * model.num_kv_heads * page_bytes_
                                      : bytes_.block_pages;
   tier_lists_ = bytes_.dense_lists;
+  tier_tables_ = bytes_.tier_tables;
   slot_tables_ = kv_.gpu ? bytes_.slot_tier : exec::HostTier::slot_bytes(kv_);
   // One row of a dense layer attends to every page. Scratch is whole rows of frames.
   const int32_t row_pages = kv_.sparse.dense_layers > 0 ? pages_max() : 0;
@@ -85,7 +86,7 @@ MemoryPlan::MemoryPlan(const EngineOptions& options, const core::ModelConfig& mo
 
 int64_t MemoryPlan::fixed_bytes() const {
   return beside_bytes_ + slot_bytes() * kv_.max_num_seqs + bytes_.open_pages + bytes_.scratch +
-         tier_lists_ + scratch_frames_ * page_bytes_ + activation_bytes_;
+         tier_lists_ + tier_tables_ + scratch_frames_ * page_bytes_ + activation_bytes_;
 }
 
 int32_t MemoryPlan::rows_min() const {
@@ -108,7 +109,7 @@ void MemoryPlan::describe(ResolvedSizes* sizes) const {
   sizes->open_bytes = bytes_.open_pages + bytes_.slot_open * kv_.max_num_seqs;
   sizes->scratch_frames = scratch_frames_;
   sizes->scratch_bytes = bytes_.scratch + tier_lists_ + scratch_frames_ * page_bytes_;
-  sizes->tables_bytes = (bytes_.slot_state + slot_tables_) * kv_.max_num_seqs;
+  sizes->tables_bytes = (bytes_.slot_state + slot_tables_) * kv_.max_num_seqs + tier_tables_;
   sizes->activation_pages = activation_pages_;
   sizes->activation_bytes = activation_bytes_;
   sizes->block_bytes = tiered_ ? home_bytes_ : bytes_.block_pages;

@@ -59,6 +59,7 @@ class MemoryPlan {
   int64_t home_bytes_ = 0;
   int64_t slot_tables_ = 0;  // residency of a slot
   int64_t tier_lists_ = 0;   // of dense layers
+  int64_t tier_tables_ = 0;  // of the tier itself
   int64_t page_bytes_ = 0;
   int32_t num_columns_ = 0, layer_columns_max_ = 0;  // of a row of frames
   int32_t scratch_frames_ = 0;

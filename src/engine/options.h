@@ -83,7 +83,7 @@ struct ResolvedSizes {
   int64_t frame_bytes = 0;       // of one row, over its columns
   int32_t scratch_frames = 0;    // single pages, for misses that find no row
   int64_t scratch_bytes = 0;     // these, and scores and lists of the rows of one layer
-  int64_t tables_bytes = 0;      // residency and selection, per sequence
+  int64_t tables_bytes = 0;      // residency and selection, per sequence; a GPU's host tier
   int32_t activation_pages = 0;  // of P tokens each: prefills that wait between layers
   int64_t activation_bytes = 0;  // of all of them
   int64_t device_bytes = 0;      // all of the device tier together: what --device-memory bounds

@@ -114,6 +114,7 @@ void count_gpu(const KvOptions& options, KvBytes* bytes) {
   // rows.
   const int64_t dense = options.dense_columns().num_columns();
   bytes->slot_tier = (2 * selecting + 3 * dense + 2) * pages_max * 4;
+  bytes->tier_tables = options.num_kv_heads * (pages_max + options.num_layers) * 4;
   if (dense > 0) {
     bytes->dense_lists =
         int64_t{options.dense_rows_max()} * options.num_kv_heads * (3 * pages_max + 2) * 4;

@@ -68,6 +68,7 @@ struct KvBytes {
   int64_t slot_tier = 0;    // of a slot on a GPU with a host tier: tables of residency
   int64_t slot_open = 0;    // of a slot: BF16 pages that its next rows go on with, quantised KV
   int64_t open_pages = 0;   // BF16 pages that the rows of one layer begin, quantised KV
+  int64_t tier_tables = 0;  // on a GPU with a host tier: columns of homes, pages of a layer buffer
   int64_t dense_lists = 0;  // on a GPU with a host tier: lists of all pages of a dense layer's rows
   int64_t scratch = 0;      // scores and lists of the rows of one layer
 

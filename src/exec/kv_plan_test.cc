@@ -62,6 +62,10 @@ TEST(KvPlan, AGpusBytes) {
   // Scores, and three lists of 65 pages.
   EXPECT_EQ(bytes.scratch, 64 * 8 * (4096 * 4 + 65 * 5 * 4 + 8));
   EXPECT_EQ(bytes.open_pages + bytes.slot_open, 0);
+  // With a host tier: where pages are and what is there, homes and cached rows; a column of homes
+  // for each layer and head, and a layer buffer's table of 4096 pages a head.
+  EXPECT_EQ(bytes.slot_tier, (2 * 256 + 2) * 4096 * 4);
+  EXPECT_EQ(bytes.tier_tables, 256 * 4 + 8 * 4096 * 4);
 }
 
 // A chunk of 8192 rows begins 256 pages, and as many as there are sequences.

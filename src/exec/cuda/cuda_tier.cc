@@ -102,6 +102,8 @@ base::Result<void> CudaTier::allocate(const device::cuda::GpuInfo& gpu) {
                                      std::max<int64_t>(4, int64_t{kv_options_.max_num_seqs} *
                                                               buffer_rows_max_ * 4),
                                      "rows of layer buffers"));
+  const int64_t planned = kv_bytes(kv_options_).tier_tables;
+  CHECK(this->bytes() == planned, "{} bytes of tables, {} planned", this->bytes(), planned);
   device::cuda::Stream& stream = *parts_.stream;
   stream.fill(buffer_table_.data(), 0, table_bytes);
   stream.copy(device_columns_.data(), columns.data(), bytes);

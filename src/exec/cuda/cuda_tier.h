@@ -122,11 +122,8 @@ class CudaTier final : public KvTier, private SaveQueue {
     return {static_cast<int32_t>(homes_->num_homes_ready()), is_growing};
   }
   store::cuda::Transfers& transfers() { return *transfers_; }
-  // Device bytes that create() took.
+  // Device bytes that create() took: KvBytes::tier_tables.
   int64_t bytes() const { return device_columns_.size() + buffer_table_.size(); }
-  static int64_t device_bytes(const KvOptions& kv) {
-    return int64_t{kv.num_kv_heads} * 4 * (kv.pages_max() + 2 * kv.num_layers);
-  }
 
  private:
   // Of a slot: saves that read its layer buffers, and of the running layer its ring.
