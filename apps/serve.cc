@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <utility>
 
@@ -18,6 +19,7 @@
 namespace apps {
 namespace {
 
+constexpr const char* kKeyVariable = "SPILLWAY_API_KEY";
 constexpr size_t kKeyFileBytesMax = 1 << 20;
 constexpr int64_t kBodyBytesMax = int64_t{1} << 30;
 constexpr int32_t kOwnFiles = 256;  // weights, the disk tier, the log
@@ -81,12 +83,19 @@ base::Result<api::Backend> load_backend(ServingOptions options, const ListenOpti
   return backend;
 }
 
-// Keys of the command line and of the file. A file without any is an error: the server would be
-// open.
+// Keys of the command line or the environment, and of the file. A file without any, or a variable
+// that is set to nothing, which CLI11 takes for one that is not set, is an error: the server would
+// be open.
 base::Result<api::AccessOptions> access_options(const ListenOptions& listen) {
   api::AccessOptions access{.api_keys = listen.api_keys,
                             .allowed_hosts = listen.allowed_hosts,
                             .allowed_origins = listen.allowed_origins};
+  const char* variable = std::getenv(kKeyVariable);
+  if (listen.api_keys.empty() && variable != nullptr && *variable == '\0') {
+    return base::error(base::Code::kInvalidArgument,
+                       "{} is set but empty: expected an API key, or the variable not set",
+                       kKeyVariable);
+  }
   if (!listen.api_key_file.empty()) {
     ASSIGN_OR_RETURN(const std::string text, read_file(listen.api_key_file, kKeyFileBytesMax));
     const std::vector<std::string> keys = api::parse_key_file(text);

@@ -2,6 +2,7 @@
 """The binary as a person uses it: help that helps, one line for an error, the same answer from every instruction set."""
 
 import json
+import os
 import pathlib
 import subprocess
 import tempfile
@@ -10,8 +11,8 @@ import unittest
 import serving
 
 
-def run(*arguments):
-    return subprocess.run([serving.BINARY, *arguments], capture_output=True, text=True)
+def run(*arguments, **environment):
+    return subprocess.run([serving.BINARY, *arguments], capture_output=True, text=True, env=os.environ | environment)
 
 
 def short_needle():
@@ -53,6 +54,16 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual(done.returncode, 1, done.stderr)
                 self.assertIn(words, done.stderr)
                 self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+
+    def test_an_empty_key_starts_no_server(self):
+        for arguments, variable, words in (((), "", "SPILLWAY_API_KEY is set but empty"),
+                                           (("--api-key-file", __file__), "", "SPILLWAY_API_KEY is set but empty"),
+                                           (("--api-key", ""), "k", "an API key of 0 bytes"),
+                                           (("--api-key", "k"), "", "no-such-model"),  # the command line wins
+                                           ((), "k", "no-such-model")):
+            done = run("serve", "no-such-model", *arguments, SPILLWAY_API_KEY=variable)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(words, done.stderr)
 
     def test_what_is_not_built_is_refused_by_name(self):
         done = run("bench", serving.LONGNEEDLE, "--device", "cuda")
