@@ -59,6 +59,16 @@ const std::string& http_date() {
   return text;
 }
 
+// Whether a line of a head goes on in the next one: Beast reads the two as one, which others do not
+// (RFC 9112, 5.2).
+bool has_folded_line(std::string_view head) {
+  for (size_t at = 0; (at = head.find("\r\n", at)) != head.npos;) {
+    at += 2;
+    if (at < head.size() && (head[at] == ' ' || head[at] == '\t')) return true;
+  }
+  return false;
+}
+
 // What is wrong with a head over whose body two readers could disagree, or null: whoever stands
 // before this server must not see another end of the request than it does. A body in a coding that
 // nobody here decodes is one: with "identity" Beast sees no body, and its bytes would be read as
@@ -186,8 +196,12 @@ Task<error_code> Connection::read_header() {
   const auto bytes_max = static_cast<size_t>(shared_.options.limits.header_bytes_max);
   error_code ec;
   for (size_t parsed = 0; true;) {
-    const size_t taken = parser_->put(buffer_.data(), ec);
+    const asio::const_buffer unread = buffer_.data();
+    const size_t taken = parser_->put(unread, ec);
+    // What is taken ends with whole fields, and so never between the two lines of one.
+    const bool folded = has_folded_line({static_cast<const char*>(unread.data()), taken});
     buffer_.consume(taken);
+    if (folded) co_return beast::http::error::bad_field;
     parsed += taken;
     if (parser_->is_header_done() || (ec && ec != beast::http::error::need_more)) break;
     if (parsed + buffer_.size() >= bytes_max) co_return beast::http::error::header_limit;

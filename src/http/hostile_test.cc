@@ -236,6 +236,21 @@ TEST_F(HostileTest, BodiesThatArriveByteByByte) {
   EXPECT_EQ(handled_, 2);
 }
 
+// However the two lines come.
+TEST_F(HostileTest, FoldedLinesAreRefused) {
+  start();
+  const std::string head = "GET /hello HTTP/1.1\r\nx:\r\n y\r\n\r\n";
+  for (size_t cut = 0; cut < head.size(); ++cut) {
+    RawClient client(port());
+    client.send(head.substr(0, cut));
+    std::this_thread::sleep_for(milliseconds(cut == 0 ? 0 : 5));
+    client.send(head.substr(cut));
+    const std::string answer = client.read_response();
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 400")) << cut << "\n" << answer;
+  }
+  EXPECT_EQ(handled_, 0);
+}
+
 // Heads that two readers could understand differently. A second request hides behind each; it must
 // never be served.
 TEST_F(HostileTest, SmugglingShapesAreRefused) {
@@ -255,6 +270,10 @@ TEST_F(HostileTest, SmugglingShapesAreRefused) {
                            "Content-Length: 5.0",
                            "Content-Length : 5",
                            " Content-Length: 5",
+                           "Content-Length:\r\n 5",
+                           "Content-Length: 5\r\n\t",
+                           "Transfer-Encoding:\r\n chunked",
+                           "x: y\r\n Transfer-Encoding: chunked",
                            "Transfer-Encoding : chunked",
                            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
                            "Transfer-Encoding: chunked, chunked",
