@@ -1,6 +1,9 @@
 #include "grammar/grammars.h"
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <list>
@@ -109,7 +112,7 @@ struct Shared {
   const int64_t compile_us;
 
   std::mutex mutex;
-  std::condition_variable changed;
+  std::condition_variable_any changed;
   // Made at the first compilation that needs it.
   std::shared_ptr<const Vocabulary> vocabulary, tag_vocabulary;
   Cache cache;
@@ -120,7 +123,11 @@ struct Shared {
 struct Job {
   Spec spec;
   std::string key;
-  std::optional<Made> made;
+  std::atomic<bool> cancelled{false};  // nobody waits for it any more
+  // Of Shared::mutex. Its thread's clock and where that ends, from when the vocabulary is there.
+  std::optional<clockid_t> clock = {};
+  int64_t end_cpu_us = 0;
+  std::optional<Made> made = {};
 };
 
 bool continues_surrogate(char c) {
@@ -174,15 +181,34 @@ base::Error takes_too_long(int64_t compile_us) {
   return error(Code::kTooLarge, "it takes more than {} s to compile", compile_us / 1'000'000);
 }
 
-Made compile_now(Shared& shared, const Spec& spec) {
+void start_clock(Shared& shared, Job& job) {
+  const std::lock_guard lock(shared.mutex);
+  job.end_cpu_us = thread_cpu_us() + shared.compile_us;
+  clockid_t clock{};
+  if (pthread_getcpuclockid(pthread_self(), &clock) != 0) return;
+  job.clock = clock;
+  shared.changed.notify_all();
+}
+
+// Of its processor time. REQUIRES: Shared::mutex, no result: so its thread lives, and its clock.
+std::optional<int64_t> time_left_us(const Job& job) {
+  timespec now{};
+  if (!job.clock || clock_gettime(*job.clock, &now) != 0) return std::nullopt;
+  return job.end_cpu_us - (int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000);
+}
+
+Made compile_now(Shared& shared, Job& job) {
   try {
+    const Spec& spec = job.spec;
     std::shared_ptr<const Vocabulary> vocabulary = vocabulary_of(shared, spec.kind);
-    // What nobody waits for any more ends too, as far as its parser is at work.
-    const WorkLimit limit(shared.compile_us);
+    start_clock(shared, job);
+    const WorkLimit limit(shared.compile_us, &job.cancelled);
     // One thread: what the library throws on others ends the process. Its own cache is off.
     xgrammar::GrammarCompiler compiler(vocabulary->tokens, /*max_threads=*/1,
                                        /*cache_enabled=*/false);
     ASSIGN_OR_RETURN(xgrammar::CompiledGrammar compiled, compile_spec(compiler, spec));
+    // The same answer whether or not its parser was at work when the time was over.
+    if (thread_cpu_us() > job.end_cpu_us) return takes_too_long(shared.compile_us);
     return std::make_shared<const Compiled>(std::move(compiled), std::move(vocabulary),
                                             json_of(spec));
   } catch (const WorkLimitReached&) {
@@ -195,7 +221,7 @@ Made compile_now(Shared& shared, const Spec& spec) {
 
 void run(const std::shared_ptr<Shared>& shared, const std::shared_ptr<Job>& job) {
   base::name_this_thread("grammar");
-  Made made = compile_now(*shared, job->spec);
+  Made made = compile_now(*shared, *job);
   const std::lock_guard lock(shared->mutex);
   if (made.ok()) shared->cache.insert(job->key, made.value());
   ++shared->counters.compiled;
@@ -218,27 +244,34 @@ class CachedGrammars final : public Grammars {
                               [this] { return shared_->running == 0; });
   }
 
-  base::Result<std::shared_ptr<const Grammar>> compile(const Spec& spec) override {
+  using Grammars::compile;
+  base::Result<std::shared_ptr<const Grammar>> compile(const Spec& spec,
+                                                       const std::stop_token& stop) override {
     RETURN_IF_ERROR(check_spec(spec));
-    auto job = std::make_shared<Job>(Job{.spec = spec, .key = key_of(spec)});
-    const auto deadline = Clock::now() + std::chrono::microseconds(options_.compile_us);
+    const auto job = std::make_shared<Job>(spec, key_of(spec));
     std::unique_lock lock(shared_->mutex);
-    if (auto found = shared_->cache.find(job->key)) {
-      ++shared_->counters.found;
-      return std::shared_ptr<const Grammar>(std::move(found));
-    }
-    if (!shared_->changed.wait_until(lock, deadline,
-                                     [this] { return shared_->running < kCompilationsMax; })) {
+    std::shared_ptr<const Grammar> found;
+    // Somebody else may compile the same while this waits.
+    const bool has_turn = shared_->changed.wait_until(lock, stop, wait_end(), [&] {
+      found = find_kept(job->key);
+      return found != nullptr || shared_->running < kCompilationsMax;
+    });
+    if (found != nullptr) return found;
+    if (stop.stop_requested()) return error(Code::kCancelled, "nobody waits for it");
+    if (!has_turn) {
       return error(Code::kOverloaded, "{} other grammars are being compiled", kCompilationsMax);
     }
     ++shared_->running;
     std::thread([shared = shared_, job] { run(shared, job); }).detach();
-    if (!shared_->changed.wait_until(lock, deadline, [&] { return job->made.has_value(); })) {
-      return takes_too_long(options_.compile_us);
-    }
-    Made made = *std::move(job->made);
+    Made made = wait_for(lock, *job, stop);
     if (!made.ok()) return std::move(made).error();
     return std::shared_ptr<const Grammar>(std::move(made).value());
+  }
+
+  std::shared_ptr<const Grammar> find(const Spec& spec) override {
+    const std::string key = key_of(spec);
+    const std::lock_guard lock(shared_->mutex);
+    return find_kept(key);
   }
 
   Counters counters() const override {
@@ -249,6 +282,41 @@ class CachedGrammars final : public Grammars {
   }
 
  private:
+  Clock::time_point wait_end() const {
+    return Clock::now() + std::chrono::microseconds(options_.wait_us);
+  }
+
+  // REQUIRES: Shared::mutex.
+  std::shared_ptr<const Grammar> find_kept(const std::string& key) {
+    auto found = shared_->cache.find(key);
+    if (found != nullptr) ++shared_->counters.found;
+    return found;
+  }
+
+  // The result of a job that runs, or why it is given up. A thread that got no processor is no
+  // grammar that takes too long: only its own clock says that.
+  Made wait_for(std::unique_lock<std::mutex>& lock, Job& job, const std::stop_token& stop) {
+    const auto end = wait_end();
+    while (true) {
+      const bool has_clock = job.clock.has_value();
+      const std::optional<int64_t> left_us = time_left_us(job);
+      // By the clock it is over no sooner than by the thread's own.
+      const auto next =
+          left_us ? std::min(end, Clock::now() + std::chrono::microseconds(*left_us + 1000)) : end;
+      shared_->changed.wait_until(lock, stop, next, [&] {
+        return job.made.has_value() || job.clock.has_value() != has_clock;
+      });
+      if (job.made) return *std::move(job.made);
+      const bool is_heavy = time_left_us(job).value_or(1) <= 0;
+      if (!is_heavy && !stop.stop_requested() && Clock::now() < end) continue;
+      job.cancelled.store(true, std::memory_order_relaxed);
+      if (stop.stop_requested()) return error(Code::kCancelled, "nobody waits for it");
+      if (is_heavy) return takes_too_long(options_.compile_us);
+      return error(Code::kOverloaded, "it is not compiled after {} s, of which it got too few",
+                   options_.wait_us / 1'000'000);
+    }
+  }
+
   const GrammarsOptions options_;
   const std::shared_ptr<Shared> shared_;
 };

@@ -1,16 +1,18 @@
 // Grammars of one tokenizer: from a schema, an expression or a grammar to masks of tokens, by
 // XGrammar. docs/structured.md says what is enforced.
 //
-// Compiling takes a millisecond to seconds and belongs on a text worker. What is compiled is kept,
-// the most recently used first, within a bound in bytes, and shared by requests. XGrammar cannot be
-// interrupted but in its parser (grammar/work_limit.h): a compilation runs on a thread of its own,
-// whose caller stops waiting at the limit; the thread goes on, and while kCompilationsMax of them
-// run others wait for one within their own limit. XGrammar's exceptions stop here. Thread: any.
+// Compiling takes a millisecond to seconds and belongs on a thread that may wait. What is compiled
+// is kept, the most recently used first, within a bound in bytes, and shared by requests. XGrammar
+// cannot be interrupted but in its parser (grammar/work_limit.h): a compilation runs on a thread of
+// its own, whose caller stops waiting at the limits; the thread ends where its parser works next,
+// and while kCompilationsMax of them run others wait for one. XGrammar's exceptions stop here.
+// Thread: any.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,8 +55,9 @@ struct GrammarsOptions {
   // The same as `bytes_of` for structural tags, which may be written with special tokens. Empty: no
   // such tokens.
   std::function<std::string_view(core::TokenId)> tag_bytes_of;
-  int64_t cache_bytes = 64 << 20;  // as XGrammar counts them
-  int64_t compile_us = 10'000'000;
+  int64_t cache_bytes = 64 << 20;   // as XGrammar counts them
+  int64_t compile_us = 10'000'000;  // of the compiling thread's processor time
+  int64_t wait_us = 60'000'000;     // by the clock, for one's turn and again for the compilation
 };
 
 struct ConstraintOptions {
@@ -89,9 +92,16 @@ class Grammars {
   virtual ~Grammars() = default;
 
   // Errors: kInvalidArgument (no schema, expression or grammar: what and where; or it allows
-  // nothing), kUnsupported (by name), kTooLarge (over a limit above, or over the time),
-  // kOverloaded (as many compilations run as may).
-  virtual base::Result<std::shared_ptr<const Grammar>> compile(const Spec& spec) = 0;
+  // nothing), kUnsupported (by name), kTooLarge (over a limit above, or over the processor time),
+  // kOverloaded (over wait_us: another time it may be compiled), kCancelled (by `stop`; what ran
+  // for it ends too).
+  virtual base::Result<std::shared_ptr<const Grammar>> compile(const Spec& spec,
+                                                               const std::stop_token& stop) = 0;
+  base::Result<std::shared_ptr<const Grammar>> compile(const Spec& spec) {
+    return compile(spec, std::stop_token());
+  }
+  // What is kept of it, or null. Waits for nothing.
+  virtual std::shared_ptr<const Grammar> find(const Spec& spec) = 0;
 
   struct Counters {
     int64_t compiled = 0, found = 0;  // in the cache

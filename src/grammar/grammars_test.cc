@@ -7,9 +7,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <regex>
+#include <stop_token>
+
+#include "grammar/work_limit.h"
 
 namespace grammar {
 namespace {
@@ -408,6 +413,61 @@ TEST_F(GrammarsTest, LimitsHaveTwoSides) {
   EXPECT_EQ(refused(regex("a{1,2000000}")).code, Code::kTooLarge);
   const auto at_once = Grammars::create(kVocab, bytes_of, {.compile_us = 0});
   EXPECT_EQ(at_once->compile(regex("abc")).error().code, Code::kTooLarge);
+}
+
+// A vocabulary that is not there before release(): a compilation that gets no processor.
+class HeldVocabulary {
+ public:
+  std::function<std::string_view(TokenId)> bytes() {
+    return [begun = begun_, held = held_](TokenId id) {
+      ++*begun;
+      begun->notify_all();
+      held.wait();
+      return bytes_of(id);
+    };
+  }
+  void wait_until_begun() { begun_->wait(0); }
+  void release() { release_.set_value(); }
+
+ private:
+  std::promise<void> release_;
+  std::shared_future<void> held_ = release_.get_future().share();
+  std::shared_ptr<std::atomic<int>> begun_ = std::make_shared<std::atomic<int>>(0);
+};
+
+TEST(WaitTest, OnlyItsOwnTimeMakesAGrammarHeavy) {
+  HeldVocabulary vocabulary;
+  const auto grammars =
+      Grammars::create(kVocab, vocabulary.bytes(), {.compile_us = 0, .wait_us = 1000});
+  for (int i = 0; i < kCompilationsMax + 1; ++i) {
+    EXPECT_EQ(grammars->compile(regex("a")).error().code, base::Code::kOverloaded) << i;
+  }
+  vocabulary.release();
+}
+
+TEST(WaitTest, WhoLeavesGivesItsTurnBack) {
+  HeldVocabulary vocabulary;
+  const auto grammars = Grammars::create(kVocab, vocabulary.bytes());
+  std::stop_source leave;
+  const auto compile = [&] { return grammars->compile(regex("a"), leave.get_token()); };
+  std::vector<std::future<base::Result<std::shared_ptr<const Grammar>>>> left;
+  for (int i = 0; i < kCompilationsMax + 1; ++i)
+    left.push_back(std::async(std::launch::async, compile));
+  vocabulary.wait_until_begun();
+  leave.request_stop();
+  for (auto& result : left) EXPECT_EQ(result.get().error().code, base::Code::kCancelled);
+  vocabulary.release();
+  EXPECT_TRUE(grammars->compile(regex("b")).ok());
+  EXPECT_NE(grammars->find(regex("b")), nullptr);
+  EXPECT_EQ(grammars->find(regex("c")), nullptr);
+}
+
+TEST(WaitTest, ACancelledParserEnds) {
+  std::atomic<bool> cancelled{false};
+  const WorkLimit limit(600'000'000, &cancelled);
+  EXPECT_NO_THROW(count_library_work(1));
+  cancelled = true;
+  EXPECT_THROW(count_library_work(1'000'000), WorkLimitReached);
 }
 
 // A chain of rules of which each may end where the last one does: after the first token the parser

@@ -19,7 +19,8 @@ int64_t thread_cpu_us() {
   return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
 }
 
-WorkLimit::WorkLimit(int64_t cpu_us) : end_cpu_us_(thread_cpu_us() + cpu_us) {
+WorkLimit::WorkLimit(int64_t cpu_us, const std::atomic<bool>* cancelled)
+    : end_cpu_us_(thread_cpu_us() + cpu_us), cancelled_(cancelled) {
   CHECK(current == nullptr);
   current = this;
 }
@@ -32,7 +33,8 @@ void WorkLimit::count(size_t states) {
   until_check_ -= static_cast<int64_t>(states);
   if (until_check_ > 0) return;
   until_check_ = kStatesACheck;
-  if (thread_cpu_us() > end_cpu_us_) throw WorkLimitReached();
+  const bool cancelled = cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed);
+  if (cancelled || thread_cpu_us() > end_cpu_us_) throw WorkLimitReached();
 }
 
 void count_library_work(size_t states) {

@@ -2,6 +2,7 @@
 // its work here. cmake/third_party.cmake puts the counting into its source.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -16,10 +17,11 @@ class WorkLimitReached : public std::exception {
 
 int64_t thread_cpu_us();
 
-// While it lives, the calls of this thread may use `cpu_us` of its time. One a thread at a time.
+// While it lives, the calls of this thread may use `cpu_us` of its time, and none once `cancelled`
+// is set. One a thread at a time.
 class WorkLimit {
  public:
-  explicit WorkLimit(int64_t cpu_us);
+  explicit WorkLimit(int64_t cpu_us, const std::atomic<bool>* cancelled = nullptr);
   ~WorkLimit();
   WorkLimit(const WorkLimit&) = delete;
   WorkLimit& operator=(const WorkLimit&) = delete;
@@ -29,6 +31,7 @@ class WorkLimit {
 
  private:
   const int64_t end_cpu_us_;
+  const std::atomic<bool>* const cancelled_;
   int64_t until_check_ = 0;  // states; the first is looked at
 };
 
