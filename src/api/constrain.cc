@@ -1,6 +1,7 @@
 #include "api/constrain.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "api/tool_constraint.h"
 
@@ -78,33 +79,47 @@ void add_reasoning(const ServedModel& model, const PreparedPrompt& prompt,
   if (may_be_left_out) options->opener = opener;
 }
 
-}  // namespace
-
-Failure add_constraints(const ServedModel& model, Prepared& prepared) {
+Failure begin_constraints(const ServedModel& model, const OutputConstraint& constraint,
+                          const grammar::Grammar& grammar, Prepared& prepared) {
   const GenerateRequest& request = prepared.request;
-  const auto constraint = constraint_of(model, request);
-  if (!constraint) return std::nullopt;
-  const std::string& field = constraint->field;
-  if (model.grammars == nullptr) {
-    return ApiError{Problem::kUnsupportedParameter,
-                    fmt::format("`{}` is not supported for this model.", field), field};
-  }
-  auto grammar = model.grammars->compile(constraint->spec);
-  if (!grammar.ok()) return from_grammar_error(grammar.error(), field);
   for (const PreparedPrompt& prompt : prepared.prompts) {
     grammar::ConstraintOptions options;
     if (!request.sampling.ignore_eos) options.end_tokens = model.end_tokens;
     const auto& stops = request.sampling.stop_token_ids;
     options.end_tokens.insert(options.end_tokens.end(), stops.begin(), stops.end());
     if (request.parses_output()) add_reasoning(model, prompt, &options);
-    options.may_end_before = constraint->may_be_absent;
+    options.may_end_before = constraint.may_be_absent;
     for (int32_t k = 0; k < request.n; ++k) {
-      auto begun = grammar.value()->begin(options);
-      if (!begun.ok()) return from_grammar_error(begun.error(), field);
+      auto begun = grammar.begin(options);
+      if (!begun.ok()) return from_grammar_error(begun.error(), constraint.field);
       prepared.constraints.push_back(std::move(begun).value());
     }
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+Failure add_constraints(const ServedModel& model, Prepared& prepared) {
+  auto constraint = constraint_of(model, prepared.request);
+  if (!constraint) return std::nullopt;
+  const std::string& field = constraint->field;
+  if (model.grammars == nullptr) {
+    return ApiError{Problem::kUnsupportedParameter,
+                    fmt::format("`{}` is not supported for this model.", field), field};
+  }
+  if (const auto grammar = model.grammars->find(constraint->spec))
+    return begin_constraints(model, *constraint, *grammar, prepared);
+  prepared.uncompiled = std::move(constraint);
+  return std::nullopt;
+}
+
+Failure compile_constraints(const ServedModel& model, Prepared& prepared,
+                            const std::stop_token& stop) {
+  const OutputConstraint constraint = *std::exchange(prepared.uncompiled, std::nullopt);
+  const auto grammar = model.grammars->compile(constraint.spec, stop);
+  if (!grammar.ok()) return from_grammar_error(grammar.error(), constraint.field);
+  return begin_constraints(model, constraint, *grammar.value(), prepared);
 }
 
 }  // namespace api

@@ -1,9 +1,14 @@
 // From a request's body to the constraints of its sequences, over a vocabulary of bytes: how many
-// there are, which tokens end them, and how what cannot be enforced is named.
+// there are, which tokens end them, and how what cannot be enforced is named. Then a server whose
+// grammars are not compiled until the test says so: who waits for them, and who does not.
 #include "api/constrain.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <list>
+#include <mutex>
 
 #include "api/testing.h"
 
@@ -26,8 +31,16 @@ class ConstrainTest : public ::testing::Test {
   }
 
   std::variant<Prepared, ApiError> prepare(const std::string& fields) {
-    return prepare_generation(Endpoint::kCompletions, R"({"prompt":"x",)" + fields + "}", model_,
-                              0);
+    return prepare(Endpoint::kCompletions, R"({"prompt":"x",)" + fields + "}");
+  }
+  // With its grammar, as a handler has it.
+  std::variant<Prepared, ApiError> prepare(Endpoint endpoint, const std::string& body) {
+    auto outcome = prepare_generation(endpoint, body, model_, 0);
+    auto* prepared = std::get_if<Prepared>(&outcome);
+    if (prepared == nullptr || !prepared->uncompiled) return outcome;
+    EXPECT_TRUE(prepared->constraints.empty());
+    if (Failure failure = compile_constraints(model_, *prepared, {})) return *std::move(failure);
+    return outcome;
   }
   // A chat with a function f of one whole number.
   std::string chat(const std::string& fields) {
@@ -36,7 +49,7 @@ class ConstrainTest : public ::testing::Test {
            fields + "}";
   }
   std::shared_ptr<TokenConstraint> chat_constraint(const std::string& fields) {
-    auto prepared = prepare_generation(Endpoint::kChat, chat(fields), model_, 0);
+    auto prepared = prepare(Endpoint::kChat, chat(fields));
     if (const auto* error = std::get_if<ApiError>(&prepared)) {
       ADD_FAILURE() << error->message;
       return nullptr;
@@ -151,7 +164,7 @@ TEST_F(ConstrainTest, CallsOfStrictToolsFollowThemUnderAuto) {
     const std::string body =
         fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],"tools":[{},{}]{}}})",
                     tool("f", "integer", f_strict.c_str()), tool("g", "string", ""), fields);
-    return std::get<Prepared>(prepare_generation(Endpoint::kChat, body, model_, 0));
+    return std::get<Prepared>(prepare(Endpoint::kChat, body));
   };
   constexpr auto kOn = TokenConstraint::Next::kGoesOn;
   const std::string strict = R"("strict":true,)";
@@ -203,9 +216,9 @@ TEST_F(ConstrainTest, AFormatBesideToolsLeavesCallsOpen) {
   EXPECT_FALSE(
       core::allows(chat_constraint(R"("structured_outputs":{"json_object":true})")->mask(), '<'))
       << "governs the whole output";
-  auto refused = prepare_generation(
-      Endpoint::kChat,
-      chat(R"("response_format":{"type":"json_schema","json_schema":{"schema":"[["}})"), model_, 0);
+  auto refused =
+      prepare(Endpoint::kChat,
+              chat(R"("response_format":{"type":"json_schema","json_schema":{"schema":"[["}})"));
   ASSERT_TRUE(std::holds_alternative<ApiError>(refused));
   EXPECT_EQ(std::get<ApiError>(refused).param, "response_format");
 }
@@ -238,6 +251,87 @@ TEST_F(ConstrainTest, ErrorsNameTheField) {
   model_.grammars = nullptr;
   EXPECT_EQ(bad(R"("response_format":{"type":"json_object"})").problem,
             Problem::kUnsupportedParameter);
+}
+
+// Compiles nothing, and says so once it is released.
+class HeldGrammars final : public grammar::Grammars {
+ public:
+  struct Hold {
+    std::mutex mutex;
+    std::condition_variable_any changed;
+    int begun = 0, cancelled = 0;
+    bool released = false;
+
+    void wait_for(const int& count, int wanted) {
+      std::unique_lock lock(mutex);
+      EXPECT_TRUE(
+          changed.wait_for(lock, std::chrono::seconds(60), [&] { return count >= wanted; }));
+    }
+    void release() {
+      const std::lock_guard lock(mutex);
+      released = true;
+      changed.notify_all();
+    }
+  };
+  explicit HeldGrammars(std::shared_ptr<Hold> hold) : hold_(std::move(hold)) {}
+
+  using Grammars::compile;
+  base::Result<std::shared_ptr<const grammar::Grammar>> compile(
+      const grammar::Spec&, const std::stop_token& stop) override {
+    std::unique_lock lock(hold_->mutex);
+    ++hold_->begun;
+    hold_->changed.notify_all();
+    if (!hold_->changed.wait(lock, stop, [&] { return hold_->released; })) {
+      ++hold_->cancelled;
+      hold_->changed.notify_all();
+      return base::error(base::Code::kCancelled, "nobody waits for it");
+    }
+    return base::error(base::Code::kOverloaded, "the machine is busy");
+  }
+  std::shared_ptr<const grammar::Grammar> find(const grammar::Spec&) override { return nullptr; }
+  Counters counters() const override { return {}; }
+
+ private:
+  std::shared_ptr<Hold> hold_;
+};
+
+class HeldGrammarsTest : public ::testing::Test {
+ protected:
+  static std::string constrained() {
+    return testing::TestServer::post_bytes("/v1/completions",
+                                           R"({"prompt":"x","structured_outputs":{"regex":"a"}})");
+  }
+  std::shared_ptr<HeldGrammars::Hold> hold_ = std::make_shared<HeldGrammars::Hold>();
+  testing::TestServer server_{testing::test_options(), testing::kContext,
+                              std::string(text::kDefaultChatTemplate),
+                              std::make_unique<HeldGrammars>(hold_)};
+};
+
+TEST_F(HeldGrammarsTest, NobodyElseWaitsForAGrammar) {
+  std::list<http::testing::RawClient> waiting;
+  for (int i = 0; i < grammar::kCompilationsMax + 1; ++i) {
+    waiting.emplace_back(server_.port()).send(constrained());
+  }
+  hold_->wait_for(hold_->begun, grammar::kCompilationsMax);
+  EXPECT_THAT(server_.post("/v1/completions", R"({"prompt":"x"})"), HasSubstr(" 200 "));
+  hold_->release();
+  for (auto& client : waiting) {
+    const std::string answer = client.read_all();
+    EXPECT_THAT(answer, HasSubstr(" 429 "));
+    EXPECT_THAT(answer, HasSubstr("Retry-After: "));
+    EXPECT_THAT(answer, HasSubstr("`structured_outputs` cannot be compiled now"));
+  }
+}
+
+TEST_F(HeldGrammarsTest, AClientThatLeavesTakesItsGrammarWithIt) {
+  {
+    std::list<http::testing::RawClient> leaving;
+    for (int i = 0; i < grammar::kCompilationsMax; ++i) {
+      leaving.emplace_back(server_.port()).send(constrained());
+    }
+    hold_->wait_for(hold_->begun, grammar::kCompilationsMax);
+  }
+  hold_->wait_for(hold_->cancelled, grammar::kCompilationsMax);
 }
 
 }  // namespace

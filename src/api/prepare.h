@@ -1,13 +1,14 @@
 // From a request body to token ids that fit the context: parse, check the model's name, render the
 // template, tokenise.
 //
-// Everything a request needs before the engine sees it, as one pure function: text workers run it,
-// tests and the fuzzer call it. `context_length_exceeded` is decided here, before any work of the
-// engine. Thread: any.
+// Everything a request needs before the engine sees it, but a grammar that must be compiled first,
+// as one pure function: text workers run it, tests and the fuzzer call it.
+// `context_length_exceeded` is decided here, before any work of the engine. Thread: any.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -32,6 +33,8 @@ struct Prepared {
   std::vector<PreparedPrompt> prompts;
   // By index of the choice, each for one sequence; empty: the output may be anything.
   std::vector<std::shared_ptr<core::TokenConstraint>> constraints;
+  // What they come from, as long as compile_constraints() (api/constrain.h) has to make them.
+  std::optional<OutputConstraint> uncompiled;
 };
 
 std::variant<Prepared, ApiError> prepare_generation(Endpoint endpoint, std::string_view body,

@@ -27,6 +27,7 @@
 #include "base/result.h"
 #include "core/model_config.h"
 #include "engine/engine.h"
+#include "grammar/grammars.h"
 #include "http/server.h"
 #include "telemetry/metrics.h"
 #include "text/chat_template.h"
@@ -48,7 +49,7 @@ struct ServerOptions {
   std::string tool_call_parser = "auto";
   std::string reasoning_parser = "auto";
   http::ServerLimits limits;
-  int text_workers = 1;          // for small bodies; large ones have a thread of their own
+  int text_workers = 1;          // for small bodies; large ones and grammars have their own
   int text_queue = 256;          // bodies that wait for a text worker; then 429
   int64_t log_prompt_bytes = 0;  // of each request's body; prompts are people's, so none
   std::chrono::milliseconds drain_delay{0};  // requests are still taken, after the first signal
@@ -80,6 +81,7 @@ struct Backend {
   std::unique_ptr<text::Tokenizer> tokenizer;
   std::unique_ptr<text::ChatTemplate> chat_template;
   std::unique_ptr<engine::Engine> engine;
+  std::unique_ptr<grammar::Grammars> grammars;  // null: made of the tokenizer
 };
 
 // Serves until a signal. `load` runs on a thread of its own; when it fails the server ends with its

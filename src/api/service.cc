@@ -13,7 +13,8 @@ Service::Service(const ServerOptions& options)
       access_(options.access, options.host),
       random_(std::random_device{}()),
       draws_(options.seed.value_or(random_())),
-      workers_(options.text_workers, static_cast<size_t>(options.text_queue)) {}
+      workers_(options.text_workers, grammar::kCompilationsMax,
+               static_cast<size_t>(options.text_queue)) {}
 
 void Service::set_backend(Backend backend) {
   backend_ = std::move(backend);
@@ -72,7 +73,9 @@ void Service::make_grammars() {
       return is_marker ? model_.tokenizer->token_bytes(id) : bytes_of(id);
     };
   }
-  grammars_ = grammar::Grammars::create(model_.config.vocab_size, bytes_of, options);
+  grammars_ = backend_->grammars != nullptr
+                  ? std::move(backend_->grammars)
+                  : grammar::Grammars::create(model_.config.vocab_size, bytes_of, options);
   model_.grammars = grammars_.get();
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <stop_token>
 #include <string>
 
 #include "api/access.h"
@@ -70,21 +71,37 @@ class Service {
   template <typename Result>
   http::Task<std::optional<Result>> on_worker(http::Exchange& exchange,
                                               std::function<Result(const std::string& body)> job) {
+    auto body = std::make_shared<const std::string>(std::move(exchange.request().body));
+    const TextWorkers::Lane lane = TextWorkers::lane_of(body->size());
+    return in_lane<Result>(exchange, lane, [body, job = std::move(job)](const std::stop_token&) {
+      return job(*body);
+    });
+  }
+  // The same in any lane; a running job is told by its token that the client is gone.
+  template <typename Result>
+  http::Task<std::optional<Result>> in_lane(http::Exchange& exchange, TextWorkers::Lane lane,
+                                            std::function<Result(const std::stop_token&)> job) {
     struct Shared {
-      Result result;
+      std::function<Result(const std::stop_token&)> job;
+      Result result = {};
       std::atomic<bool> done{false};
     };
-    auto shared = std::make_shared<Shared>();
-    auto body = std::make_shared<const std::string>(std::move(exchange.request().body));
-    std::function<void()> work = [shared, weak = std::weak_ptr(body), job = std::move(job),
+    struct Stop {  // also when the handler is destroyed in its sleep
+      std::stop_source source = {};
+      ~Stop() { source.request_stop(); }
+    };
+    Stop stop;
+    const auto shared = std::make_shared<Shared>();
+    shared->job = std::move(job);
+    std::function<void()> work = [weak = std::weak_ptr(shared), token = stop.source.get_token(),
                                   wake = exchange.waker()] {
       const auto held = weak.lock();
       if (!held) return;
-      shared->result = job(*held);
-      shared->done.store(true);
+      held->result = held->job(token);
+      held->done.store(true);
       wake();
     };
-    if (!workers_.try_submit(std::move(work), body->size())) co_return std::nullopt;
+    if (!workers_.try_submit(std::move(work), lane)) co_return std::nullopt;
     const std::chrono::milliseconds long_time{3'600'000};
     while (!shared->done.load() && !exchange.gone()) co_await exchange.wait(long_time);
     if (!shared->done.load()) co_return std::nullopt;

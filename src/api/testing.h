@@ -213,7 +213,8 @@ inline base::Result<Backend> test_backend(std::unique_ptr<engine::Engine> engine
 class TestServer {
  public:
   explicit TestServer(ServerOptions options = test_options(), int32_t context = kContext,
-                      std::string chat_template = std::string(text::kDefaultChatTemplate)) {
+                      std::string chat_template = std::string(text::kDefaultChatTemplate),
+                      std::unique_ptr<grammar::Grammars> grammars = nullptr) {
     base::set_log_level("error").value();
     auto made = std::make_unique<FakeEngine>();
     engine_ = made.get();
@@ -222,9 +223,14 @@ class TestServer {
     options.on_ready = [&ready](uint16_t) { ready.set_value(); };
     server_ = std::make_unique<Server>(options);
     server_->listen().value();
-    thread_ = std::thread([this, engine = std::move(made), chat_template]() mutable {
-      result_ = server_->run([&] { return test_backend(std::move(engine), chat_template); });
-    });
+    thread_ = std::thread(
+        [this, engine = std::move(made), chat_template, grammars = std::move(grammars)]() mutable {
+          result_ = server_->run([&] {
+            auto backend = test_backend(std::move(engine), chat_template);
+            if (backend.ok()) backend.value().grammars = std::move(grammars);
+            return backend;
+          });
+        });
     ready.get_future().wait();
   }
   ~TestServer() {
