@@ -236,7 +236,7 @@ std::optional<ApiError> AccessPolicy::refusal(const http::Request& head, Access 
 }
 
 std::optional<ApiError> AccessPolicy::foreign(const http::Request& head) const {
-  // No browser leaves it out, so who does is no page.
+  // Only HTTP/1.0 may leave it out; no browser does, so who does is no page.
   const std::string_view host = head.header("host").value_or("localhost");
   if (!is_ours(host)) {
     const std::string_view shown = host.substr(0, kNameBytesShown);

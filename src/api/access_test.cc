@@ -218,7 +218,9 @@ TEST(AccessServer, RefusalComesBeforeTheBody) {
   options.access.api_keys = {"k"};
   TestServer server(options);
   http::testing::RawClient client(server.port());
-  client.send("POST /v1/completions HTTP/1.1\r\nx-request-id: r7\r\nContent-Length: 90000\r\n\r\n");
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nx-request-id: r7\r\nContent-Length: "
+      "90000\r\n\r\n");
   const std::string answer = client.read_response();  // not a byte of the body has been sent
   EXPECT_TRUE(answer.starts_with("HTTP/1.1 401")) << answer;
   EXPECT_NE(answer.find("x-request-id: r7\r\n"), std::string::npos);
@@ -231,7 +233,9 @@ TEST(AccessServer, RefusalWithoutABodyKeepsTheConnection) {
   options.access.api_keys = {"k"};
   TestServer server(options);
   http::testing::RawClient client(server.port());
-  client.send("GET /v1/models HTTP/1.1\r\n\r\nGET /v1/models HTTP/1.1\r\nx-api-key: k\r\n\r\n");
+  client.send(
+      "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: "
+      "localhost\r\nx-api-key: k\r\n\r\n");
   EXPECT_TRUE(client.read_response().starts_with("HTTP/1.1 401"));
   EXPECT_TRUE(client.read_response().starts_with("HTTP/1.1 200"));
 }
@@ -248,11 +252,13 @@ TEST(AccessServer, ForeignHostAndOriginAndForms) {
                   .exchange("GET http://evil.example/version HTTP/1.1\r\nHost: localhost\r\n"
                             "Connection: close\r\n\r\n")
                   .starts_with("HTTP/1.1 403"));
-  EXPECT_TRUE(server
-                  .exchange("POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\n"
-                            "Content-Length: 14\r\n\r\n" +
-                            std::string(kBody))
-                  .starts_with("HTTP/1.1 415"));
+  EXPECT_TRUE(
+      server
+          .exchange(
+              "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
+              "Content-Length: 14\r\n\r\n" +
+              std::string(kBody))
+          .starts_with("HTTP/1.1 415"));
   EXPECT_TRUE(server.engine().wait_for_submitted(1).size() == 1);
 }
 
@@ -268,9 +274,9 @@ TEST(AccessServer, CorsHeadersAreOnEveryAnswer) {
   EXPECT_NE(server.post("/nowhere", kBody, origin).find(allowed), std::string::npos);
   const std::string too_large(100'001, ' ');
   EXPECT_NE(server.post("/v1/completions", too_large, origin).find(allowed), std::string::npos);
-  const std::string preflight =
-      server.exchange("OPTIONS /v1/completions HTTP/1.1\r\nConnection: close\r\n" + origin +
-                      "Access-Control-Request-Method: POST\r\n\r\n");
+  const std::string preflight = server.exchange(
+      "OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + origin +
+      "Access-Control-Request-Method: POST\r\n\r\n");
   EXPECT_TRUE(preflight.starts_with("HTTP/1.1 204 No Content\r\n")) << preflight;
   EXPECT_EQ(preflight.find("Content-Length"), std::string::npos);
   EXPECT_NE(preflight.find(allowed), std::string::npos);

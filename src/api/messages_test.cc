@@ -313,8 +313,9 @@ TEST(Messages, RefusalsOfTheServerHaveAnthropicsShape) {
   };
   const std::string id = "x-request-id: r7\r\n";
   expect(server.post("/v1/messages/batches", "{}", id), "404", "not_found_error");
-  expect(server.exchange("GET /v1/messages HTTP/1.1\r\nConnection: close\r\n" + id + "\r\n"), "405",
-         "invalid_request_error");
+  expect(server.exchange("GET /v1/messages HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" +
+                         id + "\r\n"),
+         "405", "invalid_request_error");
   expect(server.post("/v1/messages", std::string(100'001, ' '), id), "413", "request_too_large");
   expect(server.post("/v1/messages", "{}", id + "x: " + std::string(5000, 'y') + "\r\n"), "431",
          "invalid_request_error");

@@ -52,7 +52,8 @@ TEST(Page, IsOpenWhereAKeyIsAskedForAndItsStateIsNot) {
   EXPECT_THAT(server.get("/"), HasSubstr("HTTP/1.1 200"));
   EXPECT_THAT(server.get("/spillway/state"), HasSubstr("HTTP/1.1 401"));
   const std::string answer = server.exchange(
-      "GET /spillway/state HTTP/1.1\r\nConnection: close\r\nAuthorization: Bearer secret\r\n\r\n");
+      "GET /spillway/state HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: "
+      "Bearer secret\r\n\r\n");
   EXPECT_THAT(answer, HasSubstr("HTTP/1.1 200"));
 }
 

@@ -119,8 +119,10 @@ TEST_F(RequestLine, RefusalsOfTheHeadHaveALine) {
       [&](testing::TestServer& server) {
         server.post("/v1/chat/completions", "{}",
                     "x-request-id: mine-2\r\nAuthorization: Bearer hush\r\n" + trace);
-        server.exchange("POST /tokenize HTTP/1.1\r\nConnection: close\r\nContent-Length: 2\r\n" +
-                        key + "\r\n{}");
+        server.exchange(
+            "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: "
+            "2\r\n" +
+            key + "\r\n{}");
         server.post("/" + std::string(300, 'p') + "?secret=hush", "{}", key);
         server.post("/v1/completions", std::string(100'001, ' '), key);
         server.exchange("NONSENSE\r\n\r\n");

@@ -526,7 +526,7 @@ TEST(Paths, ConnectionOverTheLimitIsToldSo) {
   options.limits.connections_max = 1;
   TestServer server(options);
   http::testing::RawClient holds(server.port());
-  holds.send("GET /health HTTP/1.1\r\n\r\n");
+  holds.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   holds.read_response();
   EXPECT_EQ(parsed(server.exchange(""))["error"]["code"], "too_many_connections");
 }
@@ -590,9 +590,10 @@ TEST(Life, LoadingAnswers503ButIsAlive) {
     client.send(bytes);
     return client.read_response();
   };
-  EXPECT_TRUE(ask("GET /health HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200"));
+  EXPECT_TRUE(ask("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").starts_with("HTTP/1.1 200"));
   for (const char* path : {"/ready", "/v1/models", "/metrics"}) {
-    const std::string answer = ask(std::string("GET ") + path + " HTTP/1.1\r\n\r\n");
+    const std::string answer =
+        ask(std::string("GET ") + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
     EXPECT_TRUE(answer.starts_with("HTTP/1.1 503")) << path;
     EXPECT_NE(answer.find("Retry-After: 1\r\n"), std::string::npos);
     EXPECT_NE(answer.find("\"loading\""), std::string::npos);

@@ -246,7 +246,7 @@ class TestServer {
   void join() { thread_.join(); }
 
   std::string get(const std::string& path) {
-    return exchange("GET " + path + " HTTP/1.1\r\nConnection: close\r\n\r\n");
+    return exchange("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   }
   std::string post(const std::string& path, const std::string& body,
                    const std::string& headers = "") {
@@ -254,8 +254,10 @@ class TestServer {
   }
   static std::string post_bytes(const std::string& path, const std::string& body,
                                 const std::string& headers = "") {
-    return "POST " + path + " HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\n" +
-           headers + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+    const bool has_host = headers.find("Host: ") != std::string::npos;
+    return "POST " + path + " HTTP/1.1\r\n" + (has_host ? "" : "Host: localhost\r\n") +
+           "Connection: close\r\nContent-Type: application/json\r\n" + headers +
+           "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
   }
   std::string exchange(const std::string& bytes) {
     http::testing::RawClient client(port());

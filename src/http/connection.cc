@@ -76,7 +76,8 @@ bool has_folded_line(std::string_view head) {
 template <typename Message>
 const char* framing_fault(const Message& message) {
   using beast::http::field;
-  if (message.count(field::host) > 1) return "There must be one Host.";
+  const size_t hosts = message.count(field::host);
+  if (hosts > 1 || (hosts == 0 && message.version() >= 11)) return "There must be one Host.";
   if (message.count(field::content_length) > 1 ||
       message[field::content_length].find(',') != beast::string_view::npos) {
     return "There must be one Content-Length.";

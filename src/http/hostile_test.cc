@@ -67,8 +67,8 @@ class HostileTest : public ::testing::Test {
     return client.read_all();
   }
   void expect_others_are_served() {
-    EXPECT_TRUE(
-        ask("GET /hello?other HTTP/1.1\r\nConnection: close\r\n\r\n").ends_with("hello other"));
+    EXPECT_TRUE(ask("GET /hello?other HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+                    .ends_with("hello other"));
   }
 
   std::unique_ptr<Server> server_;
@@ -91,7 +91,7 @@ TEST_F(HostileTest, HeadersThatNeverEndAreClosed) {
   ServerLimits limits;
   limits.header_timeout = milliseconds(300);
   start(limits);
-  auto slow = clients_that_sent(port(), 200, "GET /hello HTTP/1.1\r\nx: ");
+  auto slow = clients_that_sent(port(), 200, "GET /hello HTTP/1.1\r\nHost: h\r\nx: ");
   expect_others_are_served();
   for (auto& client : slow) client->send("y");  // a byte now and then does not help
   for (auto& client : slow) EXPECT_EQ(client->read_all(), "");
@@ -101,8 +101,8 @@ TEST_F(HostileTest, BodiesThatNeverEndAreClosed) {
   ServerLimits limits;
   limits.body_timeout = milliseconds(300);
   start(limits);
-  auto slow =
-      clients_that_sent(port(), 200, "POST /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\nx");
+  auto slow = clients_that_sent(
+      port(), 200, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\nx");
   expect_others_are_served();
   for (auto& client : slow) client->send("y");
   for (auto& client : slow) EXPECT_EQ(client->read_all(), "");
@@ -115,24 +115,26 @@ TEST_F(HostileTest, AnnouncedBodiesKeepNobodyOut) {
   ServerLimits limits;
   limits.bodies_bytes_max = 1 << 20;
   start(limits);
-  auto slow =
-      clients_that_sent(port(), 200, "POST /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\nx");
+  auto slow = clients_that_sent(
+      port(), 200, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\nx");
   const std::string body(kBodyBytes, 'b');
   EXPECT_TRUE(
-      ask("POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: 100000\r\n\r\n" + body)
+      ask("POST /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 100000\r\n\r\n" +
+          body)
           .ends_with(body));
 }
 
 TEST_F(HostileTest, HalfClosedClientsAreGone) {
   start();
   RawClient waits(port());
-  waits.send("GET /silent HTTP/1.1\r\n\r\n");
+  waits.send("GET /silent HTTP/1.1\r\nHost: h\r\n\r\n");
   waiting_.get_future().wait();
   waits.shut_down_sending();
   left_.get_future().wait();
-  for (const char* part : {"", "GET /hel", "GET /hello HTTP/1.1\r\n",
-                           "POST /echo HTTP/1.1\r\nContent-Length: 5\r\n\r\nab",
-                           "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab"}) {
+  for (const char* part :
+       {"", "GET /hel", "GET /hello HTTP/1.1\r\nHost: h\r\n",
+        "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab",
+        "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab"}) {
     RawClient client(port());
     client.send(part);
     client.shut_down_sending();
@@ -149,7 +151,7 @@ TEST_F(HostileTest, PipeliningFloodIsHeldBackByTcp) {
   start(limits);
   RawClient client(port(), 4096);
   std::string requests;
-  for (int i = 0; i < 1000; ++i) requests += "GET /hello HTTP/1.1\r\n\r\n";
+  for (int i = 0; i < 1000; ++i) requests += "GET /hello HTTP/1.1\r\nHost: h\r\n\r\n";
   int64_t taken = 0;
   while (client.send(requests))
     taken += static_cast<int64_t>(requests.size());  // until it is closed
@@ -161,7 +163,7 @@ TEST_F(HostileTest, PipeliningFloodIsHeldBackByTcp) {
 TEST_F(HostileTest, FloodBehindARunningRequestIsHeldBackByTcp) {
   start();
   RawClient client(port());
-  client.send("GET /silent HTTP/1.1\r\n\r\n");
+  client.send("GET /silent HTTP/1.1\r\nHost: h\r\n\r\n");
   waiting_.get_future().wait();
   EXPECT_LT(client.send_without_waiting(std::string(64 << 20, 'x')), 32 << 20);
   expect_others_are_served();
@@ -171,8 +173,8 @@ TEST_F(HostileTest, FloodBehindARunningRequestIsHeldBackByTcp) {
 
 TEST_F(HostileTest, ChunksThatLie) {
   start();
-  const std::string head = "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
-  const std::string next = "GET /hello?smuggled HTTP/1.1\r\n\r\n";
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const std::string next = "GET /hello?smuggled HTTP/1.1\r\nHost: h\r\n\r\n";
   for (const char* body :
        {"-1\r\nabc\r\n0\r\n\r\n", "0x3\r\nabc\r\n0\r\n\r\n", "3 \r\nabcd\r\n0\r\n\r\n",
         "3\r\nabcd\r\n0\r\n\r\n", "3\nabc\n0\n\n", "3\r\nabc0\r\n\r\n", "g\r\n", "\r\n\r\n",
@@ -192,7 +194,7 @@ TEST_F(HostileTest, ChunksThatLie) {
 TEST_F(HostileTest, ChunkHeadsAndTrailersAreBounded) {
   start();
   const std::string head =
-      "POST /echo HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+      "POST /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
   const std::string few(1000, 'e');
   EXPECT_TRUE(ask(head + "3;" + few + "\r\nabc\r\n0\r\nt: " + few + "\r\n\r\n").ends_with("abc"));
   for (const char* begin : {"3;", "0\r\nt: ", "3\r\nabc\r\n0;"}) {
@@ -210,7 +212,7 @@ TEST_F(HostileTest, ChunkHeadsAndTrailersAreBounded) {
 TEST_F(HostileTest, BodiesInChunksOfOneByte) {
   start();
   const std::string head =
-      "POST /echo HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+      "POST /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
   std::string chunks;
   for (int64_t i = 0; i < kBodyBytes; ++i) chunks += "1\r\nx\r\n";
   EXPECT_TRUE(ask(head + chunks + "0\r\n\r\n").ends_with(std::string(kBodyBytes, 'x')));
@@ -220,7 +222,7 @@ TEST_F(HostileTest, BodiesInChunksOfOneByte) {
 TEST_F(HostileTest, BodiesThatArriveByteByByte) {
   start();
   const std::string head =
-      "POST /echo HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+      "POST /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (const std::string_view body : {"0\r\n\r\n", "3\r\nabc\r\n0\r\n\r\n"}) {
     RawClient client(port());
     client.send(head);
@@ -236,10 +238,22 @@ TEST_F(HostileTest, BodiesThatArriveByteByByte) {
   EXPECT_EQ(handled_, 2);
 }
 
+TEST_F(HostileTest, OnlyOldRequestsMayLackAHost) {
+  start();
+  for (const char* target : {"/hello", "http://h/hello"}) {
+    const std::string bare = std::string("GET ") + target + " HTTP/1.";
+    EXPECT_TRUE(ask(bare + "1\r\n\r\n").starts_with("HTTP/1.1 400")) << target;
+    EXPECT_TRUE(ask(bare + "0\r\n\r\n").starts_with("HTTP/1.0 200")) << target;
+  }
+  EXPECT_TRUE(
+      ask("GET /hello HTTP/1.1\r\nConnection: close\r\nHost:\r\n\r\n").starts_with("HTTP/1.1 200"));
+  EXPECT_EQ(handled_, 3);
+}
+
 // However the two lines come.
 TEST_F(HostileTest, FoldedLinesAreRefused) {
   start();
-  const std::string head = "GET /hello HTTP/1.1\r\nx:\r\n y\r\n\r\n";
+  const std::string head = "GET /hello HTTP/1.1\r\nHost: h\r\nx:\r\n y\r\n\r\n";
   for (size_t cut = 0; cut < head.size(); ++cut) {
     RawClient client(port());
     client.send(head.substr(0, cut));
@@ -255,7 +269,7 @@ TEST_F(HostileTest, FoldedLinesAreRefused) {
 // never be served.
 TEST_F(HostileTest, SmugglingShapesAreRefused) {
   start();
-  const std::string hidden = "0\r\n\r\nGET /hello?smuggled HTTP/1.1\r\n\r\n";
+  const std::string hidden = "0\r\n\r\nGET /hello?smuggled HTTP/1.1\r\nHost: h\r\n\r\n";
   for (const char* head : {"Content-Length: 5\r\nTransfer-Encoding: chunked",
                            "Transfer-Encoding: chunked\r\nContent-Length: 5",
                            "Content-Length: 5\r\nContent-Length: 5",
@@ -292,7 +306,7 @@ TEST_F(HostileTest, SmugglingShapesAreRefused) {
                            "x y: z",
                            "Content-Length: 184467440737095516165"}) {
     const std::string answer =
-        ask(std::string("POST /echo HTTP/1.1\r\n") + head + "\r\n\r\n" + hidden);
+        ask(std::string("POST /echo HTTP/1.1\r\nHost: h\r\n") + head + "\r\n\r\n" + hidden);
     EXPECT_TRUE(answer.starts_with("HTTP/1.1 400") || answer.starts_with("HTTP/1.1 413"))
         << head << "\n"
         << answer;
@@ -307,29 +321,32 @@ TEST_F(HostileTest, BytesThatAreNoText) {
   start();
   const std::string nul(1, '\0');
   for (const std::string& bytes :
-       {"GET /hel" + nul + "lo HTTP/1.1\r\n\r\n", "GET /hello HTTP/1.1\r\nx: a" + nul + "b\r\n\r\n",
-        "G" + nul + "T /hello HTTP/1.1\r\n\r\n", "GET /hello HTTP/1.1\r\na" + nul + ": b\r\n\r\n",
+       {"GET /hel" + nul + "lo HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET /hello HTTP/1.1\r\nHost: h\r\nx: a" + nul + "b\r\n\r\n",
+        "G" + nul + "T /hello HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET /hello HTTP/1.1\r\nHost: h\r\na" + nul + ": b\r\n\r\n",
         std::string("\x16\x03\x01\x02\x00\x01\x00\x01", 8) + "\r\n\r\n",  // the start of TLS
         std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")}) {
     EXPECT_TRUE(ask(bytes).starts_with("HTTP/1.1 400")) << bytes;
   }
   EXPECT_EQ(handled_, 0);
   const std::string body = nul + "\xFF\xFE\xC0\x80" + nul;
-  EXPECT_TRUE(ask("POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: 6\r\n\r\n" + body)
-                  .ends_with(body));
   EXPECT_TRUE(
-      ask("GET /\xFF\xC0 HTTP/1.1\r\nConnection: close\r\n\r\n").starts_with("HTTP/1.1 404"));
+      ask("POST /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 6\r\n\r\n" + body)
+          .ends_with(body));
+  EXPECT_TRUE(ask("GET /\xFF\xC0 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+                  .starts_with("HTTP/1.1 404"));
 }
 
 TEST_F(HostileTest, ManyHeadersAreBoundedByTheirBytes) {
   start();
   std::string headers;
   while (headers.size() + 64 < kHeaderBytes) headers += "a:\r\n";
-  EXPECT_TRUE(ask("GET /hello HTTP/1.1\r\nConnection: close\r\n" + headers + "\r\n")
+  EXPECT_TRUE(ask("GET /hello HTTP/1.1\r\nHost: h\r\nConnection: close\r\n" + headers + "\r\n")
                   .starts_with("HTTP/1.1 200"));
-  EXPECT_TRUE(
-      ask("GET /hello HTTP/1.1\r\n" + headers + headers + "\r\n").starts_with("HTTP/1.1 431"));
-  EXPECT_TRUE(ask("GET /" + std::string(2 * kHeaderBytes, 'a') + " HTTP/1.1\r\n\r\n")
+  EXPECT_TRUE(ask("GET /hello HTTP/1.1\r\nHost: h\r\n" + headers + headers + "\r\n")
+                  .starts_with("HTTP/1.1 431"));
+  EXPECT_TRUE(ask("GET /" + std::string(2 * kHeaderBytes, 'a') + " HTTP/1.1\r\nHost: h\r\n\r\n")
                   .starts_with("HTTP/1.1 431"));
 }
 

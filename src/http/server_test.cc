@@ -145,7 +145,7 @@ TEST_F(ServerTest, AbsoluteFormIsReducedToItsPath) {
 TEST_F(ServerTest, HeadHasTheHeadersOnly) {
   start();
   RawClient client(server_->port());
-  client.send("HEAD /hello HTTP/1.1\r\nConnection: close\r\n\r\n");
+  client.send("HEAD /hello HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
   const std::string answer = client.read_all();
   EXPECT_TRUE(has(answer, "Content-Length: 6\r\n")) << answer;
   EXPECT_TRUE(answer.ends_with("\r\n\r\n"));
@@ -154,14 +154,14 @@ TEST_F(ServerTest, HeadHasTheHeadersOnly) {
 TEST_F(ServerTest, StreamsAreChunkedEventsWithLineFeeds) {
   start();
   RawClient client(server_->port());
-  client.send("GET /stream HTTP/1.1\r\n\r\n");
+  client.send("GET /stream HTTP/1.1\r\nHost: h\r\n\r\n");
   const std::string head = client.read_until("\r\n\r\n");
   EXPECT_TRUE(has(head, "Transfer-Encoding: chunked\r\n"));
   EXPECT_TRUE(has(head, "Content-Type: text/event-stream; charset=utf-8\r\n"));
   EXPECT_EQ(client.read_until("0\r\n\r\n"),
             "b\r\ndata: one\n\n\r\nb\r\ndata: two\n\n\r\nd\r\ndata: three\n\n\r\ne\r\ndata: "
             "[DONE]\n\n\r\n0\r\n\r\n");
-  client.send("GET /hello HTTP/1.1\r\n\r\n");  // the connection is still usable
+  client.send("GET /hello HTTP/1.1\r\nHost: h\r\n\r\n");  // the connection is still usable
   EXPECT_TRUE(has(client.read_response(), "hello"));
 }
 
@@ -193,8 +193,10 @@ TEST_F(ServerTest, PipelinedRequestsAreAnsweredInOrder) {
   start();
   RawClient client(server_->port());
   client.send(
-      "POST /echo HTTP/1.1\r\nContent-Length: 5\r\n\r\nfirstGET /hello?2 HTTP/1.1\r\n\r\n"
-      "GET /stream HTTP/1.1\r\n\r\nPOST /echo HTTP/1.1\r\nContent-Length: 4\r\n\r\nlast");
+      "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nfirstGET /hello?2 "
+      "HTTP/1.1\r\nHost: h\r\n\r\n"
+      "GET /stream HTTP/1.1\r\nHost: h\r\n\r\nPOST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: "
+      "4\r\n\r\nlast");
   EXPECT_TRUE(client.read_response().ends_with("first"));
   EXPECT_TRUE(client.read_response().ends_with("hello 2"));
   EXPECT_TRUE(has(client.read_until("0\r\n\r\n"), "[DONE]"));
@@ -204,8 +206,8 @@ TEST_F(ServerTest, PipelinedRequestsAreAnsweredInOrder) {
 TEST_F(ServerTest, RequestSentWhileAnotherRunsIsKept) {
   start();
   RawClient client(server_->port());
-  client.send("GET /woken HTTP/1.1\r\n\r\n");
-  client.send("GET /hello?next HTTP/1.1\r\n\r\n");
+  client.send("GET /woken HTTP/1.1\r\nHost: h\r\n\r\n");
+  client.send("GET /hello?next HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_TRUE(client.read_response().ends_with("woken"));
   EXPECT_TRUE(client.read_response().ends_with("hello next"));
 }
@@ -213,7 +215,7 @@ TEST_F(ServerTest, RequestSentWhileAnotherRunsIsKept) {
 TEST_F(ServerTest, ChunkedBodiesAndBytewiseArrival) {
   start();
   RawClient client(server_->port());
-  for (const char c : std::string("POST /echo HTTP/1.1\r\nTransfer-Encoding: "
+  for (const char c : std::string("POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: "
                                   "chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")) {
     client.send(std::string(1, c));
   }
@@ -223,24 +225,27 @@ TEST_F(ServerTest, ChunkedBodiesAndBytewiseArrival) {
 TEST_F(ServerTest, ExpectedContinueComesBeforeTheBody) {
   start();
   RawClient client(server_->port());
-  client.send("POST /echo HTTP/1.1\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+  client.send(
+      "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
   EXPECT_EQ(client.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   client.send("abc");
   EXPECT_TRUE(client.read_response().ends_with("abc"));
-  client.send("POST /echo HTTP/1.1\r\nContent-Length: 100001\r\nExpect: 100-continue\r\n\r\n");
+  client.send(
+      "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 100001\r\nExpect: 100-continue\r\n\r\n");
   EXPECT_TRUE(client.read_response().starts_with("HTTP/1.1 413"));  // and no 100
 }
 
 TEST_F(ServerTest, BodyLimitHoldsOnBothSides) {
   start();
   const std::string full(100'000, 'x');
-  EXPECT_TRUE(ask("POST /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\n" + full).ends_with(full));
+  EXPECT_TRUE(ask("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n" + full)
+                  .ends_with(full));
   const std::string over =
-      ask("POST /echo HTTP/1.1\r\nContent-Length: 100001\r\n\r\n" + full + "x");
+      ask("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 100001\r\n\r\n" + full + "x");
   EXPECT_TRUE(over.starts_with("HTTP/1.1 413")) << over.substr(0, 200);
   EXPECT_TRUE(has(over, "100000 bytes"));
   const std::string chunked =
-      ask("POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n186a0\r\n" + full +
+      ask("POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n186a0\r\n" + full +
           "\r\n1\r\nx\r\n0\r\n\r\n");
   EXPECT_TRUE(chunked.starts_with("HTTP/1.1 413")) << chunked.substr(0, 200);
 }
@@ -248,7 +253,7 @@ TEST_F(ServerTest, BodyLimitHoldsOnBothSides) {
 TEST_F(ServerTest, BodiesOfAllConnectionsAreBoundedTogether) {
   start();
   RawClient a(server_->port()), b(server_->port());
-  const std::string head = "POST /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\n";
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n";
   // Announced bytes do not count: nobody is kept out by them.
   a.send(head + "x");
   b.send(head + "x");
@@ -266,9 +271,9 @@ TEST_F(ServerTest, BodiesOfAllConnectionsAreBoundedTogether) {
 
 TEST_F(ServerTest, HeaderLimitHoldsOnBothSides) {
   start();
-  EXPECT_TRUE(ask("GET /hello HTTP/1.1\r\nx: " + std::string(4000, 'h') + "\r\n\r\n")
+  EXPECT_TRUE(ask("GET /hello HTTP/1.1\r\nHost: h\r\nx: " + std::string(4000, 'h') + "\r\n\r\n")
                   .starts_with("HTTP/1.1 200"));
-  EXPECT_TRUE(ask("GET /hello HTTP/1.1\r\nx: " + std::string(5000, 'h') + "\r\n\r\n")
+  EXPECT_TRUE(ask("GET /hello HTTP/1.1\r\nHost: h\r\nx: " + std::string(5000, 'h') + "\r\n\r\n")
                   .starts_with("HTTP/1.1 431"));
 }
 
@@ -276,25 +281,27 @@ TEST_F(ServerTest, MalformedRequestsAre400AndClose) {
   start();
   for (const char* bytes :
        {"NONSENSE\r\n\r\n", "GET /hello HTTP/9.9\r\n\r\n",
-        "GET /hello HTTP/1.1\r\nbad header\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
-        "POST /echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\nGET /hello HTTP/1.1\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"}) {
+        "GET /hello HTTP/1.1\r\nHost: h\r\nbad header\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999999999\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nTransfer-Encoding: "
+        "chunked\r\n\r\n0\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: identity\r\n\r\nGET /hello "
+        "HTTP/1.1\r\nHost: h\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"}) {
     RawClient client(server_->port());
     client.send(bytes);
     EXPECT_TRUE(client.read_all().starts_with("HTTP/1.1 400")) << bytes;
   }
-  EXPECT_TRUE(has(ask("GET /hello HTTP/1.1\r\n\r\n"), "200"));
+  EXPECT_TRUE(has(ask("GET /hello HTTP/1.1\r\nHost: h\r\n\r\n"), "200"));
 }
 
 TEST_F(ServerTest, UnknownPathsAndMethods) {
   start();
-  EXPECT_TRUE(ask("GET /nowhere HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
-  const std::string answer = ask("DELETE /hello HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(ask("GET /nowhere HTTP/1.1\r\nHost: h\r\n\r\n").starts_with("HTTP/1.1 404"));
+  const std::string answer = ask("DELETE /hello HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_TRUE(answer.starts_with("HTTP/1.1 405"));
   EXPECT_TRUE(has(answer, "Allow: GET, HEAD\r\n"));
 }
@@ -305,19 +312,20 @@ TEST_F(ServerTest, RefusalsKnowTheRequest) {
   start();
   const auto refused = [&](const std::string& bytes) {
     RawClient client(server_->port());
-    client.send("HEAD /hello HTTP/1.1\r\n\r\n");
+    client.send("HEAD /hello HTTP/1.1\r\nHost: h\r\n\r\n");
     client.read_until("\r\n\r\n");
     client.send(bytes);
     return client.read_all();
   };
   const std::string large(5000, 'x');
   for (const auto& [bytes, status, request] : std::vector<std::array<std::string, 3>>{
-           {"GET /no?a HTTP/1.1\r\nConnection: close\r\n\r\n", "404", "GET /no"},
-           {"PUT /echo HTTP/1.1\r\nConnection: close\r\n\r\n", "405", "PUT /echo"},
-           {"POST /echo HTTP/1.1\r\nContent-Length: 100001\r\n\r\n", "413", "POST /echo"},
-           {"POST /echo HTTP/1.1\r\nx: " + large + "\r\n\r\n", "431", "POST /echo"},
-           {"POST /echo HTTP/1.1\r\nbad header\r\n\r\n", "400", "POST /echo"},
-           {"POST /" + large + " HTTP/1.1\r\n\r\n", "431", " "},
+           {"GET /no?a HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "404", "GET /no"},
+           {"PUT /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "405", "PUT /echo"},
+           {"POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 100001\r\n\r\n", "413",
+            "POST /echo"},
+           {"POST /echo HTTP/1.1\r\nHost: h\r\nx: " + large + "\r\n\r\n", "431", "POST /echo"},
+           {"POST /echo HTTP/1.1\r\nHost: h\r\nbad header\r\n\r\n", "400", "POST /echo"},
+           {"POST /" + large + " HTTP/1.1\r\nHost: h\r\n\r\n", "431", " "},
            {"NONSENSE\r\n\r\n", "400", " "}}) {
     const std::string answer = refused(bytes);
     EXPECT_TRUE(answer.starts_with("HTTP/1.1 " + status)) << answer;
@@ -328,7 +336,7 @@ TEST_F(ServerTest, RefusalsKnowTheRequest) {
 
 TEST_F(ServerTest, HandlerThatThrowsIsA500) {
   start();
-  EXPECT_TRUE(ask("GET /throw HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 500"));
+  EXPECT_TRUE(ask("GET /throw HTTP/1.1\r\nHost: h\r\n\r\n").starts_with("HTTP/1.1 500"));
 }
 
 TEST_F(ServerTest, TooManyConnectionsAreRefused) {
@@ -336,7 +344,7 @@ TEST_F(ServerTest, TooManyConnectionsAreRefused) {
   std::vector<std::unique_ptr<RawClient>> held;
   for (int i = 0; i < 40; ++i) {
     held.push_back(std::make_unique<RawClient>(server_->port()));
-    held.back()->send("GET /hello HTTP/1.1\r\n\r\n");
+    held.back()->send("GET /hello HTTP/1.1\r\nHost: h\r\n\r\n");
     EXPECT_TRUE(has(held.back()->read_response(), "200"));
   }
   RawClient over(server_->port());
@@ -349,7 +357,7 @@ TEST_F(ServerTest, LeavingIsNoticedWhileNothingIsWritten) {
     left_ = {};
     start();
     RawClient client(server_->port());
-    client.send("GET /silent HTTP/1.1\r\n\r\n");
+    client.send("GET /silent HTTP/1.1\r\nHost: h\r\n\r\n");
     silent_started_.get_future().wait();
     hard ? client.reset() : client.disconnect();
     ASSERT_EQ(left_.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
@@ -365,7 +373,7 @@ TEST_F(ServerTest, SlowReaderStopsTheWriterAndIsClosedInTheEnd) {
   limits.write_timeout = milliseconds(200);
   start(limits);
   RawClient client(server_->port(), 4096);
-  client.send("GET /flood HTTP/1.1\r\n\r\n");
+  client.send("GET /flood HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_EQ(left_.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
   EXPECT_LT(flooded_mb_.load(), 64);  // what socket buffers hold, not what a queue of ours would
 }
@@ -374,11 +382,11 @@ TEST_F(ServerTest, ResetDuringAWriteEndsOnlyThatConnection) {
   start();
   {
     RawClient client(server_->port(), 4096);
-    client.send("GET /flood HTTP/1.1\r\n\r\n");
+    client.send("GET /flood HTTP/1.1\r\nHost: h\r\n\r\n");
     client.read_until("\r\n\r\n");
   }  // closing with unread input resets the connection
   left_.get_future().wait();
-  EXPECT_TRUE(has(ask("GET /hello?again HTTP/1.1\r\n\r\n"), "hello again"));
+  EXPECT_TRUE(has(ask("GET /hello?again HTTP/1.1\r\nHost: h\r\n\r\n"), "hello again"));
 }
 
 TEST_F(ServerTest, IdleAndHeaderTimeoutsClose) {
@@ -395,7 +403,7 @@ TEST_F(ServerTest, IdleAndHeaderTimeoutsClose) {
 
 TEST_F(ServerTest, WakeAfterTheEndIsHarmless) {
   start();
-  EXPECT_TRUE(has(ask("GET /woken HTTP/1.1\r\n\r\n"), "woken"));
+  EXPECT_TRUE(has(ask("GET /woken HTTP/1.1\r\nHost: h\r\n\r\n"), "woken"));
   late_wake_();
   TearDown();
   server_.reset();
@@ -405,10 +413,10 @@ TEST_F(ServerTest, WakeAfterTheEndIsHarmless) {
 TEST_F(ServerTest, DrainClosesIdleConnectionsAndWaitsForTheOthers) {
   start();
   RawClient idle(server_->port());
-  idle.send("GET /hello HTTP/1.1\r\n\r\n");
+  idle.send("GET /hello HTTP/1.1\r\nHost: h\r\n\r\n");
   idle.read_response();
   RawClient half(server_->port());
-  half.send("POST /echo HTTP/1.1\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+  half.send("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
   half.read_until("\r\n\r\n");
   server_->drain(kLong);
   EXPECT_EQ(idle.read_all(), "");
@@ -422,7 +430,7 @@ TEST_F(ServerTest, DrainClosesIdleConnectionsAndWaitsForTheOthers) {
 TEST_F(ServerTest, DrainEndsAtItsDeadline) {
   start();
   RawClient client(server_->port());
-  client.send("GET /silent HTTP/1.1\r\n\r\n");
+  client.send("GET /silent HTTP/1.1\r\nHost: h\r\n\r\n");
   silent_started_.get_future().wait();
   server_->drain(milliseconds(50));
   thread_.join();
