@@ -334,5 +334,18 @@ TEST_F(HeldGrammarsTest, AClientThatLeavesTakesItsGrammarWithIt) {
   hold_->wait_for(hold_->cancelled, grammar::kCompilationsMax);
 }
 
+TEST_F(HeldGrammarsTest, AShutdownWaitsForGrammarsAndAnswers) {
+  auto options = testing::test_options();
+  options.shutdown_timeout = std::chrono::milliseconds{50};
+  testing::TestServer server(options, testing::kContext, std::string(text::kDefaultChatTemplate),
+                             std::make_unique<HeldGrammars>(hold_));
+  http::testing::RawClient client(server.port());
+  client.send(constrained());
+  hold_->wait_for(hold_->begun, 1);
+  server.server().interrupt();
+  EXPECT_THAT(client.read_all(), HasSubstr(" 503 "));
+  hold_->wait_for(hold_->cancelled, 1);
+}
+
 }  // namespace
 }  // namespace api

@@ -302,8 +302,15 @@ void log_body(const Service& service, std::string_view body) {
 
 using Outcome = std::variant<Prepared, ApiError>;
 
-// In the lane of grammars, so that nobody else waits for one. REQUIRES: given.uncompiled.
+// In the lane of grammars, so that nobody else waits for one. It takes long enough that a drain
+// waits for it. REQUIRES: given.uncompiled.
 http::Task<Outcome> compile(Service& service, http::Exchange& exchange, Prepared given) {
+  struct Place {
+    Service& service;
+    Service::Generating::iterator at;
+    ~Place() { service.end_generating(at); }
+  };
+  const Place place{service, service.begin_generating(exchange.waker())};
   const auto prepared = std::make_shared<Prepared>(std::move(given));
   std::function<Outcome(const std::stop_token&)> job =
       [&model = service.model(), prepared](const std::stop_token& stop) -> Outcome {
@@ -312,6 +319,7 @@ http::Task<Outcome> compile(Service& service, http::Exchange& exchange, Prepared
   };
   auto outcome = co_await service.in_lane(exchange, TextWorkers::Lane::kGrammars, std::move(job));
   if (outcome) co_return *std::move(outcome);
+  if (service.is_cut_off()) co_return shutting_down();
   co_return ApiError{Problem::kQueueFull,
                      "Too many grammars wait to be compiled; try again later."};
 }

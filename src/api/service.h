@@ -77,7 +77,8 @@ class Service {
       return job(*body);
     });
   }
-  // The same in any lane; a running job is told by its token that the client is gone.
+  // The same in any lane; a running job is told by its token that nobody waits for it. For a
+  // grammar nobody does either once answers are cut off.
   template <typename Result>
   http::Task<std::optional<Result>> in_lane(http::Exchange& exchange, TextWorkers::Lane lane,
                                             std::function<Result(const std::stop_token&)> job) {
@@ -103,7 +104,10 @@ class Service {
     };
     if (!workers_.try_submit(std::move(work), lane)) co_return std::nullopt;
     const std::chrono::milliseconds long_time{3'600'000};
-    while (!shared->done.load() && !exchange.gone()) co_await exchange.wait(long_time);
+    const bool ends_early = lane == TextWorkers::Lane::kGrammars;
+    while (!shared->done.load() && !exchange.gone() && !(ends_early && cut_off_)) {
+      co_await exchange.wait(long_time);
+    }
     if (!shared->done.load()) co_return std::nullopt;
     co_return std::move(shared->result);
   }
