@@ -191,8 +191,8 @@ Task<bool> Connection::read_request() {
   co_return co_await read_body();
 }
 
-// Beast's async_read_header overlooks its limit where a head of many lines comes in pieces; here
-// every byte of the head counts, parsed or not.
+// Beast's limit lets a head of some bytes more pass that comes at once, and overlooks one of many
+// lines that comes in pieces; here every byte of the head counts, parsed or not.
 Task<error_code> Connection::read_header() {
   const auto bytes_max = static_cast<size_t>(shared_.options.limits.header_bytes_max);
   error_code ec;
@@ -204,6 +204,7 @@ Task<error_code> Connection::read_header() {
     buffer_.consume(taken);
     if (folded) co_return beast::http::error::bad_field;
     parsed += taken;
+    if (parser_->is_header_done() && parsed > bytes_max) co_return beast::http::error::header_limit;
     if (parser_->is_header_done() || (ec && ec != beast::http::error::need_more)) break;
     if (parsed + buffer_.size() >= bytes_max) co_return beast::http::error::header_limit;
     auto token = into(ec);

@@ -219,6 +219,24 @@ TEST_F(HostileTest, BodiesInChunksOfOneByte) {
   EXPECT_TRUE(ask(head + chunks + "1\r\nx\r\n0\r\n\r\n").starts_with("HTTP/1.1 413"));
 }
 
+TEST_F(HostileTest, HeadsAreBoundedToTheByteHoweverTheyArrive) {
+  start();
+  const std::string line = "GET /hello HTTP/1.1\r\nHost: h\r\nConnection: close\r\nx: ";
+  for (const size_t more : {0, 1, 4}) {
+    const std::string pad(static_cast<size_t>(kHeaderBytes) + more - line.size() - 4, 'x');
+    const std::string head = line + pad + "\r\n\r\n";
+    const char* const want = more == 0 ? "HTTP/1.1 200" : "HTTP/1.1 431";
+    EXPECT_TRUE(ask(head).starts_with(want)) << more;
+    for (const size_t cut : {head.size() - 1, head.size() - 4, head.size() - more}) {
+      RawClient client(port());
+      client.send(head.substr(0, cut));
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      client.send(head.substr(cut));
+      EXPECT_TRUE(client.read_all().starts_with(want)) << more << " bytes more, cut at " << cut;
+    }
+  }
+}
+
 TEST_F(HostileTest, BodiesThatArriveByteByByte) {
   start();
   const std::string head =
