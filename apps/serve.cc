@@ -30,6 +30,21 @@ base::Result<std::unique_ptr<text::ChatTemplate>> read_template(const std::strin
   return std::make_unique<text::ChatTemplate>(std::move(parsed));
 }
 
+base::Result<void> check_served_names(const std::vector<std::string>& names) {
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    if (name->empty()) {
+      return base::error(base::Code::kInvalidArgument,
+                         "--served-model-name '': expected a name that is not empty");
+    }
+    if (std::find(names.begin(), name, *name) != name) {
+      return base::error(base::Code::kInvalidArgument,
+                         "--served-model-name: '{}' is given twice, expected different names",
+                         *name);
+    }
+  }
+  return {};
+}
+
 // The names that requests use: as asked for, a name of the hub as typed, else the file's or
 // folder's own.
 std::vector<std::string> served_names(const ServingOptions& options, const ListenOptions& listen) {
@@ -156,6 +171,7 @@ base::Result<void> serve(const ServingOptions& options, const ListenOptions& lis
   server.host = listen.host;
   server.port = static_cast<uint16_t>(listen.port);
   ASSIGN_OR_RETURN(server.access, access_options(listen));
+  RETURN_IF_ERROR(check_served_names(listen.served_model_names));
   server.log_prompt_bytes = listen.log_prompts_bytes;
   warn_if_open(server);
   server.served_model_names = served_names(options, listen);

@@ -65,6 +65,13 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn(words, done.stderr)
 
+    def test_names_that_clients_could_not_tell_apart_are_refused(self):
+        for names, words in ((("",), "--served-model-name ''"), (("a", ""), "--served-model-name ''"),
+                             (("a", "b", "a"), "'a' is given twice"), (("a", "A"), "no-such-model")):
+            done = run("serve", "no-such-model", "--served-model-name", *names)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(words, done.stderr)
+
     def test_what_is_not_built_is_refused_by_name(self):
         done = run("bench", serving.LONGNEEDLE, "--device", "cuda")
         self.assertNotEqual(done.returncode, 0)
