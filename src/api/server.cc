@@ -62,8 +62,10 @@ struct Server::State {
 namespace {
 
 void print_ready(const ServerOptions& options, uint16_t port) {
+  const bool is_ipv6 = options.host.find(':') != std::string::npos;
+  const std::string host = is_ipv6 ? "[" + options.host + "]" : options.host;
   std::printf("spillway: serving %s at http://%s:%u\n", options.served_model_names.front().c_str(),
-              options.host.c_str(), port);
+              host.c_str(), port);
   std::fflush(stdout);
 }
 

@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import tempfile
 import unittest
@@ -71,6 +72,17 @@ class CommandLine(unittest.TestCase):
             done = run("serve", "no-such-model", "--served-model-name", *names)
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn(words, done.stderr)
+
+    def test_an_ipv6_address_is_printed_as_a_url_has_it(self):
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError as error:
+            self.skipTest(f"no IPv6 here: {error}")
+        with subprocess.Popen([serving.BINARY, "serve", serving.LONGNEEDLE, "--host", "::1", "--port", "0", "--max-model-len", "1024",
+                               "--device-memory", "100MiB"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            line = next((line for line in process.stdout if "serving" in line), "")
+            process.terminate()
+        self.assertRegex(line, r"at http://\[::1\]:\d+\n")
 
     def test_what_is_not_built_is_refused_by_name(self):
         done = run("bench", serving.LONGNEEDLE, "--device", "cuda")
