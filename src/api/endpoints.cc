@@ -218,6 +218,7 @@ http::Router make_router(Service& service) {
   add_answer("/health", Access::kProbe, health);
   add_answer("/ready", Access::kProbe, ready);
   add_answer("/health/ready", Access::kProbe, ready);
+  add_answer("/v2/health/ready", Access::kProbe, ready);  // KServe's name
   add_answer("/metrics", Access::kOpen, metrics);
   add_answer("/version", Access::kKeyed, version);
   add_answer("/v1/models", Access::kKeyed, models);

@@ -480,7 +480,7 @@ TEST(Paths, ApiKey) {
   ServerOptions options = testing::test_options();
   options.access.api_keys = {"secret"};
   TestServer server(options);
-  for (const char* open : {"/health", "/ready", "/metrics"}) {
+  for (const char* open : {"/health", "/ready", "/health/ready", "/v2/health/ready", "/metrics"}) {
     EXPECT_TRUE(server.get(open).starts_with("HTTP/1.1 200")) << open;
   }
   EXPECT_TRUE(server.get("/v1/models").starts_with("HTTP/1.1 401"));
