@@ -232,6 +232,10 @@ std::optional<ApiError> AccessPolicy::refusal(const http::Request& head, Access 
   if (head.method == "POST" && has_body(head) && !is_json(head.header("content-type").value_or("")))
     return ApiError{Problem::kUnsupportedMediaType,
                     "The body of a POST must have the Content-Type application/json."};
+  const std::string_view coding = head.header("content-encoding").value_or("identity");
+  if (has_body(head) && !coding.empty() && lower(coding) != "identity")
+    return ApiError{Problem::kUnsupportedMediaType,
+                    "The body must come as it is, without a Content-Encoding."};
   return std::nullopt;
 }
 

@@ -147,6 +147,9 @@ TEST(AccessTypes, BodiesMustBeJson) {
     EXPECT_EQ(posted({{"Content-Type", type}}), 415) << type;
   }
   EXPECT_EQ(posted({}), 415);
+  for (const char* coding : {"gzip", "identity, gzip", "br"})
+    EXPECT_EQ(posted({{"Content-Type", "application/json"}, {"Content-Encoding", coding}}), 415);
+  EXPECT_EQ(posted({{"Content-Type", "application/json"}, {"Content-Encoding", "Identity"}}), 200);
   EXPECT_EQ(policy.status("POST", "/asked", {{"Transfer-Encoding", "chunked"}}), 415);
   EXPECT_EQ(policy.status("POST", "/asked", {{"Content-Length", "0"}}), 200);
   EXPECT_EQ(policy.status("POST", "/asked", {}), 200);
