@@ -105,6 +105,8 @@ TEST_F(Typed, VllmsSpellingsBecomeOurs) {
 }
 
 TEST_F(Typed, KAreThousandsOr1024s) {
+  EXPECT_EQ(parse({"serve", "m", "--max-num-batched-tokens", "2k"}), "");
+  EXPECT_EQ(serving_.max_num_batched_tokens, 2000);
   EXPECT_EQ(parse({"serve", "m", "--max-model-len", "32K"}), "");
   EXPECT_EQ(serving_.max_model_len, 32768);
 }

@@ -47,6 +47,7 @@ std::vector<Spelling> memory_spellings() {
        true,
        {{"auto", "--max-model-len 0"}, {"-1", "--max-model-len 0"}, {"*", "--max-model-len %"}},
        ""},
+      {"--max-num-batched-tokens", true, {{"*", "--max-num-batched-tokens %"}}, ""},
   };
 }
 
@@ -157,7 +158,7 @@ std::optional<std::string> percent(std::string_view text) {
 
 base::Result<std::string> own_value(std::string_view name, std::string_view value) {
   std::optional<std::string> made(value);
-  if (name == "--max-model-len") made = plain_number(value);
+  if (name == "--max-model-len" || name == "--max-num-batched-tokens") made = plain_number(value);
   if (name == "--kv-cache-memory-bytes") made = plain_number(value);
   if (name == "--gpu-memory-utilization") made = percent(value);
   if (made) return *made;
