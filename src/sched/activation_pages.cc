@@ -33,6 +33,7 @@ void ActivationPages::take(int32_t count, std::vector<int32_t>* pages) {
 }
 
 void ActivationPages::put(std::vector<int32_t>* pages) {
+  if (pages->empty()) return;  // of a sequence whose prompt had none, or ended steps ago
   free_.insert(free_.end(), pages->begin(), pages->end());
   std::ranges::sort(free_);
   pages->clear();
