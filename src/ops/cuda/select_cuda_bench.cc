@@ -64,13 +64,15 @@ class Bench {
     const double select =
         layer_us([&](int32_t l) { select_and_resolve(stream_.handle(), args(l, 0)); });
     const double both = layer_us([&](int32_t l) { choose(l, 0, 0); });
-    const double reusing = layer_us([&](int32_t l) {
-      SelectArgs a = args(l, 0);
-      a.score.rows = reusing_rows_.data();
+    const auto reuse = [&](int32_t layer, const SelectRow* rows) {
+      SelectArgs a = args(layer, 0);
+      a.score.rows = rows;
       a.score.reuse_interval = 1 << 30;  // more than positions: no turn comes
       page_score(stream_.handle(), a.score);
       select_and_resolve(stream_.handle(), a);
-    });
+    };
+    for (int32_t l = 0; l < layers_; ++l) reuse(l, rows_.data());  // fresh ones: selections to keep
+    const double reusing = layer_us([&](int32_t l) { reuse(l, reusing_rows_.data()); });
     const bool can = can_select_in_one_launch(args(0, 0));
     const auto in_one_us = [&](int cluster_blocks) {
       return can ? layer_us([&](int32_t l) { choose(l, 0, cluster_blocks); }) : 0.0;
