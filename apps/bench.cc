@@ -35,6 +35,21 @@ nlohmann::ordered_json loop_json(const BenchTest& test) {
           {"publish_us", mean_us(test.loop.publish_us)}};
 }
 
+// Of whole requests: when each arrived, was first run, had its first and its last token, in
+// milliseconds since the first arrival.
+nlohmann::ordered_json requests_json(const BenchTest& test) {
+  auto list = nlohmann::ordered_json::array();
+  if (!test.is_whole() || test.requests.empty()) return list;
+  int64_t begin_us = test.requests.front().arrival_us;
+  for (const engine::RequestTimes& t : test.requests) begin_us = std::min(begin_us, t.arrival_us);
+  const auto ms = [&](int64_t us) { return static_cast<double>(us - begin_us) * 1e-3; };
+  for (const engine::RequestTimes& t : test.requests) {
+    list.push_back(
+        {ms(t.arrival_us), ms(t.scheduled_us), ms(t.first_token_us), ms(t.last_token_us)});
+  }
+  return list;
+}
+
 nlohmann::ordered_json to_json(const BenchOptions& options, const House& house,
                                const BenchTest& test) {
   const int64_t tokens = test.tokens(options);
@@ -69,6 +84,7 @@ nlohmann::ordered_json to_json(const BenchOptions& options, const House& house,
           {"delay_ms", test.delay_ms},
           {"ttft_ms", test.ttft_ms},
           {"tbt_ms", test.tbt_ms},
+          {"requests", requests_json(test)},
           {"ready_s", house.ready_s},
           {"gpu_bytes_taken", house.gpu != nullptr ? house.gpu->taken_bytes() : 0},
           {"kv", kv_json(house.engine->snapshot().kv)},

@@ -39,8 +39,10 @@ double nanoseconds(const BenchTest& test, std::span<const Completion> done) {
 
 void count_times(std::span<const Completion> done, BenchTest* test) {
   double delay_us = 0, ttft_us = 0, tbt_us = 0;
+  test->requests.clear();
   for (const Completion& c : done) {
     const engine::RequestTimes& t = c.times;
+    test->requests.push_back(t);
     delay_us += static_cast<double>(t.scheduled_us - t.arrival_us);
     ttft_us += static_cast<double>(t.first_token_us - t.arrival_us);
     const auto gaps = static_cast<double>(std::max<int64_t>(1, std::ssize(c.tokens) - 1));

@@ -24,6 +24,7 @@ struct BenchTest {
   // Means over the requests of the last repetition: to the first step, to the first token, and
   // between tokens.
   double delay_ms = 0, ttft_ms = 0, tbt_ms = 0;
+  std::vector<engine::RequestTimes> requests;  // of the last repetition, in their order
 
   bool is_prompt() const { return prompt > 0 && generate == 0; }
   bool is_whole() const { return prompt > 0 && generate > 0; }

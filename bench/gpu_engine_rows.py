@@ -306,19 +306,28 @@ def whole_short(machine):
     yield from whole_runs(machine, 256, 1.0)
 
 
+SLOTS = 3  # requests of 32k that `dense` holds in 16 GiB
+PATTERN_RATE = 1000.0
+
+
 def poisson(machine, layers):
-    count, prompt, generated = 48, 32768, 1024
-    measured = {"prompt": dense("32k", *common("-p", prompt, "-n", 0), layers=layers),
-                "step": dense("32k", *decode(3, prompt, 128), layers=layers)}
+    count, prompt, generated, seed = 48, 32768, 1024, 1
+    # The load's own arrivals, which the same seed scales to any rate; a short prompt first, so that choosing kernels is not timed.
+    measured = {"pattern": dense("32k", *whole(count, 32, 2), "--request-rate", PATTERN_RATE, "--seed", seed, layers=layers),
+                "warm": dense("32k", *common("-p", 4096, "-n", 0), layers=layers),
+                "prompt": dense("32k", *common("-p", prompt, "-n", 0), layers=layers)}
+    measured |= {f"step {rows}": dense("32k", *decode(rows, prompt, 128), layers=layers) for rows in (1, SLOTS)}
     part = "" if layers == LAYERS else f", {layers} of {LAYERS} layers in {KV_16 * layers // LAYERS // GIB} GiB for KV"
     what = f"{count} Poisson arrivals of {prompt} + {generated} at 1.3 times what dense sustains{part}"
     with Shape(SHAPE_8B | {"num_hidden_layers": layers}) as model:
         found = dict(runs(machine, model.path, measured))
         if len(found) == len(measured):
-            server = dense_queue.Server(slots=3, prompt_s=seconds(found["prompt"]), chunks=-(-prompt // STEP_ROWS),
-                                        step_s=found["step"]["decode_rows"] / found["step"]["decode_ts"])
-            rate = 1.3 * dense_queue.sustained_rate(server, count, generated)
-            load = (*whole(count, prompt, generated), "--request-rate", f"{rate:.4f}", "--seed", 1)
+            one, all_of = (found[f"step {rows}"]["decode_rows"] / found[f"step {rows}"]["decode_ts"] for rows in (1, SLOTS))
+            server = dense_queue.Server(prompt_s=seconds(found["prompt"]), chunks=-(-prompt // STEP_ROWS),
+                                        step_s=dense_queue.steps_between(SLOTS, one, all_of))
+            pattern = [1e-3 * arrival * PATTERN_RATE for arrival, *_ in found["pattern"]["requests"]]
+            rate = 1.3 * dense_queue.sustained_rate(server, pattern, generated)
+            load = (*whole(count, prompt, generated), "--request-rate", f"{rate:.4f}", "--seed", seed)
             homes = requests(machine, "32k", layers)
             found = dict(runs(machine, model.path, {"warm": warm(machine, homes, layers), "full": full(machine, "32k", homes, *load, layers=layers),
                                                     "dense": dense("32k", *load, layers=layers)}))

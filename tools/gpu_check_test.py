@@ -206,6 +206,7 @@ class FakeMachine:
                 yield json.dumps({"run": number, "n_prompt": prompt, "n_gen": generated, "n_depth": int(options.get("-d", 0)),
                                   "n_streams": int(options.get("--streams", 1)), "samples_ns": [1e9], "samples_ts": [100.0], "avg_ts": 100.0,
                                   "decode_ts": 100.0, "decode_rows": 2.0, "ttft_ms": 10.0, "tbt_ms": 1.0, "ready_s": 1.0, "gpu_bytes_taken": 2,
+                                  "requests": [[i, i, i + 1, i + 2] for i in range(int(options.get("--streams", 1)))],
                                   "kv": {"pages_missed": 1, "pages_selected": 10, "bytes_gathered": 9000, "load_us": 1}, "sizes": sizes})
 
 
@@ -239,19 +240,31 @@ class EngineRows(unittest.TestCase):
 
 class DenseQueue(unittest.TestCase):
     def test_delays_of_a_queue_by_hand(self):
-        server = queue.Server(slots=1, prompt_s=1.0, chunks=2, step_s=0.5)
+        server = queue.Server(prompt_s=1.0, chunks=2, step_s=[0.5])
         # Each takes 1 s and three steps: 2.5 s.
         self.assertEqual(queue.delays(server, [0.0, 1.0, 10.0], 4), [0.0, 1.5, 0.0])
-        server.slots = 2
+        server.step_s = [0.5, 0.5]
         # The second prompt begins behind the first step of the first, which gets two tokens beside it and is done.
         for waited, expected in zip(queue.delays(server, [0.0, 1.2, 1.2], 4), [0.0, 0.3, 1.3], strict=True):
             self.assertAlmostEqual(waited, expected)
 
+    def test_steps_of_fewer_rows_are_shorter(self):
+        self.assertEqual(queue.steps_between(3, 1.0, 2.0), [1.0, 1.5, 2.0])
+        self.assertEqual(queue.steps_between(1, 1.0, 1.0), [1.0])
+        # The second ends its three steps alone: 0.5 s each, 1 s while both run.
+        server = queue.Server(prompt_s=1.0, chunks=1, step_s=[0.5, 1.0])
+        self.assertEqual(queue.delays(server, [0.0, 0.0, 0.0], 4), [0.0, 1.0, 4.0])
+
     def test_the_rate_is_one_at_which_requests_wait_as_long_as_they_may(self):
-        server = queue.Server(slots=3, prompt_s=1.0, chunks=16, step_s=0.01)
-        rate = queue.sustained_rate(server, 48, 1024)
-        self.assertAlmostEqual(queue.mean_delay(server, rate, 48, 1024), 2.0, delta=0.1)
-        self.assertGreater(queue.mean_delay(server, 1.3 * rate, 48, 1024), 3.0)
+        draw = random.Random(5)
+        at, pattern = 0.0, []
+        for _ in range(48):
+            pattern.append(at)
+            at += draw.expovariate(1.0)
+        server = queue.Server(prompt_s=1.0, chunks=16, step_s=[0.008, 0.009, 0.01])
+        rate = queue.sustained_rate(server, pattern, 1024)
+        self.assertAlmostEqual(queue.mean_delay(server, rate, pattern, 1024), 2.0, delta=0.1)
+        self.assertGreater(queue.mean_delay(server, 1.3 * rate, pattern, 1024), 3.0)
 
 
 if __name__ == "__main__":
