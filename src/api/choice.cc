@@ -151,7 +151,7 @@ void Choice::put_out(std::string_view text, Delta& delta) {
   text::OutputPiece piece;
   parser_->push(text, piece);
   move_piece(std::move(piece), delta);
-  if (finished() || request_.parallel_tool_calls || parser_->calls_ended() == 0) return;
+  if (finished() || !request_.one_call() || parser_->calls_ended() == 0) return;
   stopped_by_text_ = true;
   reason_ = core::FinishReason::kStop;
 }
@@ -164,13 +164,14 @@ void Choice::finish_parser(Delta& delta) {
 }
 
 void Choice::move_piece(text::OutputPiece piece, Delta& delta) {
-  delta.text += piece.content;
+  // Where there can only be calls, what is none is one that was cut off before its arguments began.
+  if (!request_.must_call()) delta.text += piece.content;
   delta.reasoning += piece.reasoning;
   says_more_ |= !piece.reasoning.empty() || !piece.calls.empty();
   if (!piece.reasoning.empty()) reasoning_tokens_ = completion_tokens_;
   for (text::CallPiece& call : piece.calls) {
     // Of a text that has ended by its first call, what comes behind it is not wanted.
-    if (!request_.parallel_tool_calls && call.index > 0) continue;
+    if (request_.one_call() && call.index > 0) continue;
     ToolCallDelta& out = delta.calls.emplace_back();
     out.index = call.index;
     if (!call.name.empty()) out.id = next_call_id();

@@ -41,7 +41,7 @@ OutputConstraint beside_tools(const ServedModel& model, const GenerateRequest& r
   const bool is_format = made.field != "structured_outputs" && is_json && spec.closed;
   if (!is_format || !request.looks_for_calls()) return made;
   const auto calls =
-      text::tool_call_grammar(model.call_format, request.tools, "", request.parallel_tool_calls);
+      text::tool_call_grammar(model.call_format, request.tools, "", !request.one_call());
   // What is no schema is for the compiler to refuse, in its words.
   if (auto either = call_or_json_spec(calls, spec)) made.spec = *std::move(either);
   return made;
@@ -59,7 +59,7 @@ std::optional<OutputConstraint> constraint_of(const ServedModel& model,
   }
   if (!request.must_call()) return std::nullopt;
   const text::ToolCallGrammar calls = text::tool_call_grammar(
-      model.call_format, request.tools, request.tool_choice.name, request.parallel_tool_calls);
+      model.call_format, request.tools, request.tool_choice.name, !request.one_call());
   return OutputConstraint{.spec = tool_call_spec(calls), .field = "tool_choice"};
 }
 

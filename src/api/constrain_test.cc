@@ -122,12 +122,15 @@ TEST_F(ConstrainTest, ACallThatMustBeMadeFollowsItsTool) {
   for (const auto& [format, text] : calls) {
     SCOPED_TRACE(text::name_of(format));
     model_.call_format = format;
-    auto one = chat_constraint(R"("tool_choice":"required","parallel_tool_calls":false)");
-    ASSERT_NE(one, nullptr);
-    EXPECT_FALSE(core::allows(one->mask(), testing::kEnd));
-    EXPECT_FALSE(core::allows(one->mask(), 'x'));
-    EXPECT_EQ(feed(*one, text), TokenConstraint::Next::kMustEnd);
-    auto several = chat_constraint(R"("tool_choice":{"type":"function","function":{"name":"f"}})");
+    for (const char* choice : {R"("tool_choice":"required","parallel_tool_calls":false)",
+                               R"("tool_choice":{"type":"function","function":{"name":"f"}})"}) {
+      auto one = chat_constraint(choice);
+      ASSERT_NE(one, nullptr);
+      EXPECT_FALSE(core::allows(one->mask(), testing::kEnd));
+      EXPECT_FALSE(core::allows(one->mask(), 'x'));
+      EXPECT_EQ(feed(*one, text), TokenConstraint::Next::kMustEnd);
+    }
+    auto several = chat_constraint(R"("tool_choice":"required")");
     ASSERT_NE(several, nullptr);
     if (format == CallFormat::kMistral) continue;  // the bracket ends the list
     EXPECT_EQ(feed(*several, text), TokenConstraint::Next::kGoesOn);

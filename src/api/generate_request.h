@@ -117,6 +117,10 @@ struct GenerateRequest {
     return tool_choice.kind == ToolChoiceKind::kRequired ||
            tool_choice.kind == ToolChoiceKind::kNamed;
   }
+  // The answer ends behind its first call: a tool that is named is called, not called again.
+  bool one_call() const {
+    return !parallel_tool_calls || tool_choice.kind == ToolChoiceKind::kNamed;
+  }
   bool looks_for_calls() const {
     return !tools.is_null() && tool_choice.kind != ToolChoiceKind::kNone;
   }

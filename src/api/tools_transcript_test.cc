@@ -1,6 +1,7 @@
 // Goal: a client of a chat sees the calls and reasoning that the model's text holds, whole and as a
 // stream, with the framing that OpenAI's clients expect. Method: a server whose engine plays text a
 // byte a token.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -146,6 +147,32 @@ TEST_F(ToolTranscript, NotParallelEndsBehindTheFirstCall) {
     EXPECT_EQ(message["content"], "One moment.");
   }
   EXPECT_EQ(server_.engine().wait_for_cancelled(2).size(), 2u);
+}
+
+TEST_F(ToolTranscript, ANamedToolIsCalledOnce) {
+  reply(kAnswer);
+  const std::string named = R"(,"tool_choice":{"type":"function","function":{"name":"get"}})";
+  const json choice = post(named)["choices"][0];
+  EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u) << choice;
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(streamed(named)["tool_calls"].size(), 1u);
+}
+
+// Where the output must be calls, what a cut leaves of one is not text.
+TEST_F(ToolTranscript, ACutCallLeavesNoText) {
+  const std::string cut =
+      "</think><tool_call>\n{\"name\": \"get\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n"
+      "{\"name\": \"get\", \"argu";
+  reply(cut, /*ends=*/false);
+  for (const std::string_view choice : {R"("required")", R"("auto")"}) {
+    const std::string fields =
+        fmt::format(R"(,"tool_choice":{},"max_tokens":{})", choice, cut.size());
+    const json whole = post(fields)["choices"][0];
+    EXPECT_EQ(whole["message"]["content"].is_null(), choice != R"("auto")") << whole;
+    EXPECT_EQ(whole["message"]["tool_calls"].size(), 1u) << whole;
+    EXPECT_EQ(whole["finish_reason"], "length");
+    EXPECT_EQ(streamed(fields)["content"].is_null(), choice != R"("auto")");
+  }
 }
 
 TEST_F(ToolTranscript, ACallThatEndsEarly) {
