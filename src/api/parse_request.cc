@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 
+#include "api/big_numbers.h"
 #include "api/fields.h"
 #include "api/parse_anthropic.h"
 #include "api/parse_constraint.h"
@@ -360,14 +361,15 @@ constexpr Field kFields[] = {
 // one named) passes.
 struct Refused {
   std::string_view name;
-  std::string_view harmless = {};  // a string value that passes as well
+  std::string_view harmless = {};  // a string value that passes as well, also in an array
+  bool empty_asks = false;         // {} asks for it
 };
 constexpr Refused kRefused[] = {
     {"functions"},
     {"function_call", "none"},
     {"suffix"},
     {"use_beam_search"},
-    {"guided_json"},
+    {"guided_json", {}, true},
     {"guided_regex"},
     {"guided_choice"},
     {"guided_grammar"},
@@ -383,7 +385,8 @@ constexpr Refused kRefused[] = {
     {"return_tokens_as_token_ids"},
     {"return_token_ids"},
     {"lora_request"},
-    {"web_search_options"},
+    {"web_search_options", {}, true},
+    {"modalities", "text"},
     {"images"},
 };
 constexpr Refused kRefusedInChat[] = {{"echo"}, {"best_of"}};
@@ -392,14 +395,22 @@ constexpr Refused kRefusedInResponses[] = {
     {"previous_response_id"}, {"background"}, {"conversation"}, {"prompt"}};
 constexpr Refused kRefusedInMessages[] = {{"container"}, {"mcp_servers"}};
 
-bool asks_for_nothing(Value value, std::string_view harmless) {
+bool asks_for_nothing(Value value, const Refused& refused) {
   bool flag = false;
   std::string_view text;
   if (value.is_null()) return true;
   if (value.get(flag) == simdjson::SUCCESS) return !flag;
-  if (value.get(text) == simdjson::SUCCESS) return text.empty() || text == harmless;
-  if (value.is_array()) return simdjson::dom::array(value).size() == 0;
-  if (value.is_object()) return simdjson::dom::object(value).size() == 0;
+  if (value.get(text) == simdjson::SUCCESS) return text.empty() || text == refused.harmless;
+  if (value.is_array()) {
+    const auto is_harmless = [&](Value item) {
+      return !refused.harmless.empty() && item.get(text) == simdjson::SUCCESS &&
+             text == refused.harmless;
+    };
+    return std::ranges::all_of(simdjson::dom::array(value), is_harmless);
+  }
+  if (value.is_object()) {
+    return !refused.empty_asks && simdjson::dom::object(value).size() == 0;
+  }
   return false;
 }
 
@@ -408,7 +419,7 @@ Failure refuse_features(std::string_view name, Value value, Endpoint endpoint, b
     for (const Refused& refused : table) {
       if (refused.name != name) continue;
       known = true;
-      if (asks_for_nothing(value, refused.harmless)) continue;
+      if (asks_for_nothing(value, refused)) continue;
       return ApiError{Problem::kUnsupportedParameter,
                       fmt::format("`{}` is not supported by this server.", name),
                       std::string(name)};
@@ -470,13 +481,7 @@ void place_instructions(GenerateRequest& r) {
 // What can only be judged when all fields are known.
 Failure check_together(Draft& draft) {
   GenerateRequest& r = draft.request;
-  if (draft.max_completion_tokens) {
-    if (r.max_tokens && r.max_tokens != draft.max_completion_tokens) {
-      return invalid("max_completion_tokens",
-                     "`max_tokens` and `max_completion_tokens` differ; give one.");
-    }
-    r.max_tokens = draft.max_completion_tokens;
-  }
+  if (draft.max_completion_tokens) r.max_tokens = draft.max_completion_tokens;  // as vLLM has it
   if (r.max_tokens && r.sampling.min_tokens > *r.max_tokens) {
     return invalid("min_tokens", "`min_tokens` must be at most max_tokens ({}), got {}.",
                    *r.max_tokens, r.sampling.min_tokens);
@@ -549,17 +554,25 @@ Failure read_field(std::string_view name, Value value, Draft& draft,
   return std::nullopt;
 }
 
+simdjson::error_code parse_json(std::string_view text, simdjson::dom::parser& parser, Value& root) {
+  const auto error = parser.allocate(std::max<size_t>(text.size(), 64), kJsonDepthMax);
+  return error != simdjson::SUCCESS ? error : parser.parse(text.data(), text.size()).get(root);
+}
+
 }  // namespace
 
 std::variant<GenerateRequest, ApiError> parse_request(Endpoint endpoint, std::string_view body,
                                                       int32_t vocab_size) {
   simdjson::dom::parser parser;
-  if (parser.allocate(std::max<size_t>(body.size(), 64), kJsonDepthMax) != simdjson::SUCCESS) {
+  Value root;
+  auto error = parse_json(body, parser, root);
+  if (error == simdjson::NUMBER_ERROR) {
+    error = parse_json(with_numbers_rounded(body), parser, root);
+  }
+  if (error == simdjson::MEMALLOC) {
     return ApiError{Problem::kInternal, "Out of memory for the request body."};
   }
-  Value root;
-  if (const auto error = parser.parse(body.data(), body.size()).get(root);
-      error != simdjson::SUCCESS) {
+  if (error != simdjson::SUCCESS) {
     return ApiError{
         Problem::kMalformedRequest,
         fmt::format("The request body is not valid JSON: {}", simdjson::error_message(error))};
