@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -156,6 +157,26 @@ TEST_F(ToolTranscript, ANamedToolIsCalledOnce) {
   EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u) << choice;
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
   EXPECT_EQ(streamed(named)["tool_calls"].size(), 1u);
+}
+
+TEST_F(ToolTranscript, ANamedToolIsCalledOnceInEveryShape) {
+  reply(kAnswer);
+  const json message = json::parse(body_of(server_.post(
+      "/v1/messages",
+      R"({"max_tokens":500,"messages":[{"role":"user","content":"q"}],"tool_choice":{"type":"tool","name":"get"},
+      "tools":[{"name":"get","input_schema":{"type":"object"}}]})")));
+  const json response = json::parse(body_of(
+      server_.post("/v1/responses", R"({"input":"q","tool_choice":{"type":"function","name":"get"},
+      "tools":[{"type":"function","name":"get","parameters":{"type":"object"}}]})")));
+  const auto count = [](const json& parts, std::string_view type) {
+    return std::count_if(parts.begin(), parts.end(),
+                         [&](const json& part) { return part["type"] == type; });
+  };
+  EXPECT_EQ(count(message["content"], "tool_use"), 1) << message;
+  EXPECT_EQ(count(message["content"], "text"), 0) << message;
+  EXPECT_EQ(message["stop_reason"], "tool_use");
+  EXPECT_EQ(count(response["output"], "function_call"), 1) << response;
+  EXPECT_EQ(count(response["output"], "message"), 0) << response;
 }
 
 // Where the output must be calls, what a cut leaves of one is not text.
