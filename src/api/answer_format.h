@@ -54,9 +54,11 @@ class AnswerFormat {
   virtual std::string_view ping() const = 0;
 };
 
-// `id_suffix`: the part of the answer's id behind the prefix that its API has.
+// `id_suffix`: the part of the answer's id behind the prefix that its API has. `request_id`: what
+// errors name where the API has them do so.
 std::unique_ptr<AnswerFormat> make_answer_format(const GenerateRequest& request,
                                                  const ServedModel& model,
-                                                 const std::string& id_suffix, int64_t created_s);
+                                                 const std::string& id_suffix,
+                                                 std::string_view request_id, int64_t created_s);
 
 }  // namespace api

@@ -358,7 +358,8 @@ http::Task<void> generate(Service& service, http::Exchange& exchange, Endpoint e
   }
   const GenerateRequest& request = generation.prepared().request;
   const std::unique_ptr<AnswerFormat> format =
-      make_answer_format(request, service.model(), service.random_hex(), now_s);
+      make_answer_format(request, service.model(), service.random_hex(),
+                         RequestRecord::of(exchange).request_id(), now_s);
   if (request.stream) {
     co_await answer_stream(service, exchange, generation, *format);
   } else {

@@ -58,8 +58,12 @@ std::string tool_use(const ToolCallDelta& call, std::string_view input) {
 
 }  // namespace
 
-MessagesFormat::MessagesFormat(const ServedModel& model, const std::string& id_suffix)
-    : id_("msg_" + id_suffix), signature_(id_suffix), model_name_(model.served_name) {}
+MessagesFormat::MessagesFormat(const ServedModel& model, const std::string& id_suffix,
+                               std::string_view request_id)
+    : id_("msg_" + id_suffix),
+      request_id_(request_id),
+      signature_(id_suffix),
+      model_name_(model.served_name) {}
 
 void MessagesFormat::append_message(std::string& out, std::string_view content,
                                     std::string_view stop, const Usage& usage) const {
@@ -163,7 +167,7 @@ void MessagesFormat::append_end(std::string& out, const Usage& usage) {
 }
 
 void MessagesFormat::append_error(std::string& out, const ApiError& error) {
-  http::append_event(out, "error", error_json(error, ErrorShape::kAnthropic));
+  http::append_event(out, "error", error_json(error, ErrorShape::kAnthropic, request_id_));
 }
 
 std::string_view MessagesFormat::ping() const {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "api/answer_format.h"
 
@@ -13,7 +14,8 @@ namespace api {
 
 class MessagesFormat final : public AnswerFormat {
  public:
-  MessagesFormat(const ServedModel& model, const std::string& id_suffix);
+  MessagesFormat(const ServedModel& model, const std::string& id_suffix,
+                 std::string_view request_id);
 
   std::string whole(const std::vector<ChoiceView>& choices, const Usage& usage) override;
   void append_delta(std::string& out, const ChoiceView& view, const Usage& usage) override;
@@ -35,7 +37,8 @@ class MessagesFormat final : public AnswerFormat {
                     std::string_view text) const;
 
   std::string id_;
-  std::string signature_;  // of thinking blocks: opaque to clients, who send it back
+  std::string request_id_;  // that of the HTTP request
+  std::string signature_;   // of thinking blocks: opaque to clients, who send it back
   std::string model_name_;
   bool begun_ = false;
   Block open_ = Block::kNone;

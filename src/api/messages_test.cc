@@ -113,6 +113,12 @@ TEST(MessagesRequest, FieldsHaveOnePlaceWithThoseOfChats) {
   EXPECT_EQ(r.reasoning_effort, "low");
 }
 
+TEST(MessagesRequest, TheHighestEffortIsMax) {
+  const std::string user = R"([{"role":"user","content":"a"}])";
+  EXPECT_EQ(parse(with_messages(user, R"(,"output_config":{"effort":"max"})")).reasoning_effort,
+            "xhigh");
+}
+
 TEST(MessagesRequest, FormatConstrainsTheText) {
   const std::string user = R"([{"role":"user","content":"a"}])";
   const auto config = [&](const std::string& format) {
@@ -423,9 +429,9 @@ TEST_F(FormatTest, BlocksOfAStreamAreThoseOfTheWhole) {
                   .reasoning = "let me see",
                   .calls = {{0, "c1", "ls", R"({"path":1})"}, {1, "c2", "pwd", "{}"}}};
   const Usage usage{.prompt_tokens = 9, .completion_tokens = 4, .cached_tokens = 3};
-  MessagesFormat whole(model_, "id");
+  MessagesFormat whole(model_, "id", "r7");
   const json message = json::parse(whole.whole({{0, finished_, prompt_, all}}, usage));
-  MessagesFormat stream(model_, "id");
+  MessagesFormat stream(model_, "id", "r7");
   std::string out;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const bool last = i + 1 == pieces.size();
@@ -442,7 +448,7 @@ TEST_F(FormatTest, BlocksOfAStreamAreThoseOfTheWhole) {
 // The input must be an object even when max_tokens cut it off, or the answer would not be JSON.
 TEST_F(FormatTest, ArgumentsThatAreNoObjectAreEmpty) {
   for (const char* arguments : {"{\"a\":", "", "5", "[]", " {\"a\":[}"}) {
-    MessagesFormat format(model_, "id");
+    MessagesFormat format(model_, "id", "r7");
     const Delta delta{.calls = {{0, "c", "f", arguments}}};
     const json message = json::parse(format.whole({{0, finished_, prompt_, delta}}, {}));
     EXPECT_EQ(message["content"][0]["input"], json::object()) << arguments;

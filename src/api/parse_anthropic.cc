@@ -251,6 +251,11 @@ Failure read_anthropic_output_config(Value value, GenerateRequest& request) {
   }
   if (value.at_key("effort").get(field) != simdjson::SUCCESS || field.is_null())
     return std::nullopt;
+  std::string_view effort;
+  if (field.get(effort) == simdjson::SUCCESS && effort == "max") {  // its word for the highest
+    request.reasoning_effort = "xhigh";
+    return std::nullopt;
+  }
   return read_effort(field, "output_config.effort", request.reasoning_effort);
 }
 
