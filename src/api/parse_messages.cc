@@ -11,19 +11,32 @@ namespace {
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                     "tool"};
 
+// Parts that are text, and the key that holds it: those of Responses and of answers that come back
+// as well, as vLLM takes them.
+struct TextPart {
+  std::string_view type, key;
+};
+constexpr std::array<TextPart, 5> kTextParts = {{{"text", "text"},
+                                                 {"input_text", "text"},
+                                                 {"output_text", "text"},
+                                                 {"refusal", "refusal"},
+                                                 {"thinking", "thinking"}}};
+
 Failure read_part(Value part, const std::string& where, std::string& text) {
   std::string_view type, piece;
   if (!part.is_object() || part.at_key("type").get(type) != simdjson::SUCCESS) {
     return invalid(where, "`{}` must be an object with a string `type`.", where);
   }
-  if (type != "text") {
+  const auto known = std::ranges::find(kTextParts, type, &TextPart::type);
+  if (known == kTextParts.end()) {
     return ApiError{
         Problem::kUnsupportedParameter,
         fmt::format("`{}.type` is \"{}\"; this model takes text only.", where, clip(type)),
         where + ".type"};
   }
-  if (part.at_key("text").get(piece) != simdjson::SUCCESS) {
-    return invalid(where + ".text", "`{}.text` must be a string.", where);
+  if (part.at_key(known->key).get(piece) != simdjson::SUCCESS) {
+    const std::string field = fmt::format("{}.{}", where, known->key);
+    return invalid(field, "`{}` must be a string.", field);
   }
   if (!text.empty()) text += '\n';
   text += piece;

@@ -226,6 +226,12 @@ TEST(ParseRequest, Messages) {
   EXPECT_EQ(r.messages.dump(),
             R"([{"role":"developer","content":"a","name":"n"},{"role":"assistant","content":""},)"
             R"({"role":"tool","content":"x\ny","tool_call_id":"7"}])");
+  // An answer that comes back, in parts of other shapes.
+  EXPECT_EQ(good(Endpoint::kChat, messages(R"([{"role":"assistant","content":[
+      {"type":"output_text","text":"a"},{"type":"refusal","refusal":"b"},{"type":"thinking","thinking":"c"}]},
+      {"role":"user","content":[{"type":"input_text","text":"d"}]}])"))
+                .messages.dump(),
+            R"([{"role":"assistant","content":"a\nb\nc"},{"role":"user","content":"d"}])");
   expect_error(Endpoint::kChat, "{}", Problem::kMissingParameter, "messages");
   refuse("7", "messages");
   refuse("[]", "messages");
@@ -237,6 +243,8 @@ TEST(ParseRequest, Messages) {
   refuse(R"([{"role":"user","content":"a","content":"b"}])", "messages[0]");
   refuse(R"([{"role":"user","content":["a"]}])", "messages[0].content[0]");
   refuse(R"([{"role":"user","content":[{"type":"text"}]}])", "messages[0].content[0].text");
+  refuse(R"([{"role":"assistant","content":[{"type":"refusal","text":"a"}]}])",
+         "messages[0].content[0].refusal");
   refuse(R"([{"role":"user","content":[{"type":"image_url","image_url":{}}]}])",
          "messages[0].content[0].type", Problem::kUnsupportedParameter);
 }
