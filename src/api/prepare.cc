@@ -21,10 +21,12 @@ Failure check_model(const GenerateRequest& request, const ServedModel& model) {
   if (request.model.empty() || request.model == model.served_name ||
       std::find(others.begin(), others.end(), request.model) != others.end())
     return std::nullopt;
-  return ApiError{Problem::kModelNotFound,
-                  fmt::format("The model `{}` does not exist. This server serves `{}`.",
-                              clip(request.model), model.served_name),
-                  "model"};
+  return ApiError{
+      Problem::kModelNotFound,
+      fmt::format("The model `{}` does not exist. This server serves `{}`{}{}{}.",
+                  clip(request.model), model.served_name, others.empty() ? "" : ", also as `",
+                  fmt::join(others, "`, `"), others.empty() ? "" : "`"),
+      "model"};
 }
 
 // Templates written before the developer role existed would drop or refuse it: it means what system

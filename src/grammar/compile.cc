@@ -198,7 +198,10 @@ base::Result<xgrammar::CompiledGrammar> compile_spec(xgrammar::GrammarCompiler& 
   } catch (const WorkLimitReached&) {
     throw;  // how long it may take, the caller knows
   } catch (const std::exception& exception) {
-    return error(Code::kInvalidArgument, "{}", first_line(exception.what()));
+    const std::string why = first_line(exception.what());
+    // Parts of expressions that mean something, but not to this library.
+    const bool is_known = why.find("is not supported") != why.npos;
+    return error(is_known ? Code::kUnsupported : Code::kInvalidArgument, "{}", why);
   }
 }
 

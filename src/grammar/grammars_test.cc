@@ -387,6 +387,10 @@ TEST_F(GrammarsTest, RefusesWithAReason) {
             Code::kInvalidArgument);
   // What only the library knows not to be enforced.
   EXPECT_EQ(refused(schema(R"({"type":"number","multipleOf":0.5})")).code, Code::kUnsupported);
+  for (const char* expression : {"(?=a)b", "(?<!a)b", "\\bword", "(a)\\1", "\\p{L}+"}) {
+    const base::Error part = refused(regex(expression));
+    EXPECT_EQ(part.code, Code::kUnsupported) << expression << ": " << part.message;
+  }
   const base::Error one_of = refused(schema(R"({"oneOf":[{"type":"integer"},{"type":"number"}]})"));
   EXPECT_EQ(one_of.code, Code::kUnsupported);
   EXPECT_THAT(one_of.message, HasSubstr("oneOf"));

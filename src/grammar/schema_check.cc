@@ -55,6 +55,7 @@ constexpr std::string_view kTyped[] = {"type",
                                        "unevaluatedProperties",
                                        "minProperties",
                                        "maxProperties"};
+constexpr size_t kNameBytesShown = 64;  // of a property, in the place that an error names
 constexpr std::string_view kMakesObject[] = {"properties", "additionalProperties",
                                              "unevaluatedProperties"};
 constexpr std::string_view kMakesArray[] = {"items", "prefixItems", "unevaluatedItems"};
@@ -279,7 +280,8 @@ class Walk {
         return error(Code::kInvalidArgument, "`{}` at {} must be an object", name, place);
       for (const auto& [key, value] : s[name].items()) {
         if (name == "patternProperties") RETURN_IF_ERROR(check_escapes(key));
-        RETURN_IF_ERROR(schema(value, fmt::format("{}/{}", place, name), depth + 1));
+        const std::string shown = key.size() <= kNameBytesShown ? key : "(a long name)";
+        RETURN_IF_ERROR(schema(value, fmt::format("{}/{}/{}", place, name, shown), depth + 1));
       }
     }
     for (const std::string_view name :

@@ -49,7 +49,7 @@ TEST(CheckSchema, NamesWhatIsNotEnforced) {
                            "dependentRequired", "dependentSchemas"}) {
     bad(R"({"type":"object","properties":{"a":{"type":"array",")" + std::string(name) +
             R"(":{}}}})",
-        Code::kUnsupported, std::string("`") + name + "` at #/properties");
+        Code::kUnsupported, std::string("`") + name + "` at #/properties/a");
   }
   bad(R"({"type":"array","uniqueItems":true})", Code::kUnsupported, "`uniqueItems` at #");
   bad(R"({"anyOf":[{"type":"null"}],"type":"object"})", Code::kUnsupported,
@@ -78,7 +78,8 @@ TEST(CheckSchema, NamesWhatIsNotEnforced) {
 TEST(CheckSchema, RefusesWhatIsNoSchema) {
   bad("3", Code::kInvalidArgument, "# must be");
   bad(R"({"properties":[]})", Code::kInvalidArgument, "`properties` at #");
-  bad(R"({"type":"object","properties":{"a":3}})", Code::kInvalidArgument, "#/properties must be");
+  bad(R"({"type":"object","properties":{"a":3}})", Code::kInvalidArgument,
+      "#/properties/a must be");
   bad(R"({"anyOf":[]})", Code::kInvalidArgument, "`anyOf`");
   bad(R"({"$ref":"#/nowhere"})", Code::kInvalidArgument, "leads nowhere");
   bad(R"({"$ref":7})", Code::kInvalidArgument, "must be a string");
