@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <limits>
@@ -49,6 +50,21 @@ std::errc read(std::string_view literal, Number* number) {
   return std::from_chars(literal.data(), literal.data() + literal.size(), *number).ec;
 }
 
+// Of a literal that is not 0. The exponent's sign alone does not say it: the digits count too.
+bool is_below_one(std::string_view literal) {
+  const size_t exponent_at = std::min(literal.find_first_of("eE"), literal.size());
+  const std::string_view digits = literal.substr(0, exponent_at);
+  std::string_view exponent_text = literal.substr(std::min(exponent_at + 1, literal.size()));
+  if (exponent_text.starts_with('+')) exponent_text.remove_prefix(1);  // from_chars takes none
+  int64_t exponent = 0;
+  if (read(exponent_text, &exponent) == std::errc::result_out_of_range) {
+    return exponent_text.starts_with('-');  // no text has digits enough to make up for it
+  }
+  const auto first = static_cast<int64_t>(digits.find_first_of("123456789"));
+  const auto point = static_cast<int64_t>(std::min(digits.find('.'), digits.size()));
+  return exponent < first - point + (first < point ? 1 : 0);
+}
+
 void append_number(std::string_view literal, bool is_integer, std::string* out) {
   int64_t whole = 0;
   uint64_t positive = 0;
@@ -61,10 +77,7 @@ void append_number(std::string_view literal, bool is_integer, std::string* out) 
   } else if (in_range) {
     fmt::format_to(std::back_inserter(*out), "{:.17e}", number);
   } else {
-    // Too large, or so small that it is nothing.
-    const bool is_small = !is_integer && literal.find("e-") != literal.npos;
-    const bool is_small_upper = !is_integer && literal.find("E-") != literal.npos;
-    const double bound = is_small || is_small_upper ? 0.0 : std::numeric_limits<double>::max();
+    const double bound = is_below_one(literal) ? 0.0 : std::numeric_limits<double>::max();
     fmt::format_to(std::back_inserter(*out), "{:.17e}", literal[0] == '-' ? -bound : bound);
   }
 }

@@ -35,6 +35,14 @@ TEST(BigNumbers, WhatDoesNotIsRounded) {
   EXPECT_EQ(rounded(std::string(400, '9')), max);
   EXPECT_EQ(rounded("1e-400"), 0.0);
   EXPECT_EQ(rounded("-1.5E-999"), 0.0);
+  // The exponent's sign does not say which: the digits count too.
+  const std::string zeros(400, '0');
+  EXPECT_EQ(rounded("0." + zeros + "1"), 0.0);
+  EXPECT_EQ(rounded("0." + zeros + "1e+50"), 0.0);
+  EXPECT_EQ(rounded("1" + zeros + "e-5"), max);
+  EXPECT_EQ(rounded("-1" + zeros + ".5E-5"), -max);
+  EXPECT_EQ(rounded("1e" + std::string(30, '9')), max);
+  EXPECT_EQ(rounded("1e-" + std::string(30, '9')), 0.0);
 }
 
 }  // namespace
