@@ -760,7 +760,7 @@ TEST(Life, DrainCutsOffWhatDoesNotEndInTime) {
   EXPECT_NE(answers[2].find("event: error"), std::string::npos) << answers[2];
   EXPECT_NE(answers[2].find(R"("overloaded_error")"), std::string::npos) << answers[2];
   EXPECT_EQ(answers[2].find("message_stop"), std::string::npos) << answers[2];
-  EXPECT_EQ(answers[2].find(R"("request_id":null)"), std::string::npos) << answers[2];
+  EXPECT_NE(answers[2].find(R"("request_id":")"), std::string::npos) << answers[2];
   EXPECT_NE(answers[3].find("event: response.failed"), std::string::npos) << answers[3];
   for (const size_t i : {4u, 5u}) EXPECT_TRUE(answers[i].starts_with("HTTP/1.1 503")) << answers[i];
   EXPECT_NE(answers[4].find("\"draining\""), std::string::npos) << answers[4];
