@@ -1,14 +1,9 @@
 # cmake -DINPUT=... -DOUTPUT=... -P count_parser_work.cmake: a copy of XGrammar's earley_parser.cc that counts the states it looks at
 # (src/grammar/work_limit.h): nothing else interrupts it, and a grammar can make one token cost it minutes.
-file(READ ${INPUT} text)
-function(insert_behind place addition)
-  string(FIND "${text}" "${place}" found)
-  if(found EQUAL -1)
-    message(FATAL_ERROR "${INPUT} does not have: ${place}")
-  endif()
-  string(REPLACE "${place}" "${place}${addition}" text "${text}")
-  set(text "${text}" PARENT_SCOPE)
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/change_source.cmake)
+macro(insert_behind place addition)
+  change("${place}" "${place}${addition}")
+endmacro()
 insert_behind("#include \"earley_parser.h\"\n" "#include <cstddef>\nnamespace grammar { void count_library_work(std::size_t states); }\n")
 insert_behind("const auto& parent_states_map = rule_id_to_completable_states_[state.rule_start_pos];\n"
   "grammar::count_library_work(parent_states_map.size() + 1);\n")

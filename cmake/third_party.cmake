@@ -13,13 +13,13 @@ set(parser ${xgrammar_dir}/cpp/earley_parser.cc)
 set(counting_parser ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/earley_parser.cc)
 add_custom_command(OUTPUT ${counting_parser}
   COMMAND ${CMAKE_COMMAND} -DINPUT=${parser} -DOUTPUT=${counting_parser} -P ${CMAKE_SOURCE_DIR}/cmake/count_parser_work.cmake
-  DEPENDS ${parser} ${CMAKE_SOURCE_DIR}/cmake/count_parser_work.cmake VERBATIM)
+  DEPENDS ${parser} ${CMAKE_SOURCE_DIR}/cmake/count_parser_work.cmake ${CMAKE_SOURCE_DIR}/cmake/change_source.cmake VERBATIM)
 list(REMOVE_ITEM xgrammar_sources ${parser})
 set(encoding ${xgrammar_dir}/cpp/support/encoding.h)
 set(safe_encoding ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/encoding.h)
 add_custom_command(OUTPUT ${safe_encoding}
   COMMAND ${CMAKE_COMMAND} -DINPUT=${encoding} -DOUTPUT=${safe_encoding} -P ${CMAKE_SOURCE_DIR}/cmake/four_digit_escapes.cmake
-  DEPENDS ${encoding} ${CMAKE_SOURCE_DIR}/cmake/four_digit_escapes.cmake VERBATIM)
+  DEPENDS ${encoding} ${CMAKE_SOURCE_DIR}/cmake/four_digit_escapes.cmake ${CMAKE_SOURCE_DIR}/cmake/change_source.cmake VERBATIM)
 add_library(xgrammar STATIC EXCLUDE_FROM_ALL ${xgrammar_sources} ${counting_parser} ${safe_encoding})
 target_include_directories(xgrammar PRIVATE ${xgrammar_dir}/cpp)
 target_include_directories(xgrammar SYSTEM PUBLIC ${xgrammar_dir}/include ${xgrammar_dir}/3rdparty/picojson ${xgrammar_dir}/3rdparty/dlpack/include)

@@ -10,7 +10,7 @@ namespace sched {
 class ActivationPages {
  public:
   // Pages [0, count), all free.
-  explicit ActivationPages(int32_t count = 0);
+  explicit ActivationPages(int32_t count);
 
   int32_t num_free() const { return static_cast<int32_t>(free_.size()); }
 
