@@ -69,7 +69,7 @@ def part(what, ours, whole, most, of):
     must = "shown" if most is None else f"<= {most} of {of}"
     if ours is None or whole is None:
         return row(what, must, "not measured", False)
-    return row(what, must, f"{ours * 1e-3:.2f} against {whole * 1e-3:.2f} ms of {of}: {ours / whole:.2f}", most is None or ours <= most * whole,
+    return row(what, must, f"{ours * 1e-3:.2f} against {whole * 1e-3:.2f} ms of {of}: {ours / whole:.3f}", most is None or ours <= most * whole,
                ours=ours, whole=whole)
 
 
@@ -77,7 +77,7 @@ def kernels(machine):
     """attention, selection and products beside torch's libraries in the same run"""
     peer = peers(machine)
     rows = []
-    prompts = output(machine, "prefill_bench", "--repeats", 5)
+    prompts = output(machine, "prefill_bench", "--repeats", 9)
     us = {found[1]: float(found[2]) for found in re.finditer(r"^(\S+) +T +\d+ D +\d+ P +\d+ +([\d.]+) us", prompts, re.MULTILINE)}
     rows.append(against("prefill attention, 32k, all heads dense", ">= 0.95 of cuDNN", us.get("32k"), peer.get("prefill_32768_us"), 0.95))
     rows.append(against("prefill attention, 32k, the fused kernel with all heads dense (it is the op)", ">= 0.75 of cuDNN", us.get("32k"),
@@ -85,9 +85,9 @@ def kernels(machine):
     rows.append(against("prefill attention, 32k, beside torch's FlashAttention", "shown", us.get("32k"), peer.get("prefill_flash_32768_us"), 0,
                         unit_peer="FlashAttention"))
     rows.append(part("prefill attention, 128k, half of the KV heads streaming", us.get("128k-half-streaming"), us.get("128k"), 0.65, "dense"))
-    rows.append(part("prefill attention, 32k, chunks of 512", us.get("32k-chunks-512"), us.get("32k"), None, "the whole prompt"))
-    rows.append(part("prefill attention, 32k, layer segments in tiles of 8,192 rows", us.get("32k-tiles-8192"), us.get("32k"), 1.02,
-                     "the whole prompt"))
+    whole = {found[1]: float(found[2]) for found in re.finditer(r"^(\S+) .* whole in turns ([\d.]+) us", prompts, re.MULTILINE)}
+    for name, what, most in (("32k-chunks-512", "chunks of 512", None), ("32k-tiles-8192", "layer segments in tiles of 8,192 rows", 1.02)):
+        rows.append(part(f"prefill attention, 32k, {what}", us.get(name), whole.get(name), most, "the whole prompt"))
     attention = output(machine, "attention_cuda_bench")
     dense = number(attention, r"decode BF16 +Hq 32 Hk 8 D 128 P 32 batch 8 context 131072 +([\d.]+) us")
     listed = number(attention, r"decode BF16 +Hq 32 Hk 8 D 128 P 32 batch 8 context 131072 list 64 +([\d.]+) us")

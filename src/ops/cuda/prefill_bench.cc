@@ -3,13 +3,16 @@
 //   prefill_bench [--repeats N] [--only CASE]
 //
 // Each figure is the median of N calls, timed by events. FLOPs are counted as 4 * D * Hq for each
-// (row, visible key). bench/attention_peer.py measures cuDNN on the same shapes.
+// (row, visible key). Prompts in chunks are called in turns with the whole prompt, and stand beside
+// it: two figures of different moments differ by more than chunks cost. bench/attention_peer.py
+// measures cuDNN on the same shapes.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -169,15 +172,31 @@ class Prompt {
   PrefillArgs args_;
 };
 
+double median(std::vector<double>& times) {
+  std::ranges::sort(times);
+  return times[times.size() / 2];
+}
+
 void run_case(const Case& c, const Options& options, const device::cuda::GpuInfo& gpu) {
   Prompt prompt(c, gpu);
+  std::optional<Prompt> whole;
+  if (c.chunk > 0) {
+    Case all = c;
+    all.chunk = 0;
+    whole.emplace(all, gpu);
+    whole->run();
+  }
+  std::vector<double> times, whole_times;
   prompt.run();
-  std::vector<double> times;
-  for (int i = 0; i < options.repeats; ++i) times.push_back(prompt.run());
-  std::ranges::sort(times);
-  const double us = times[times.size() / 2];
-  std::printf("%-28s T %6d D %3d P %2d %10.1f us (best %.1f) %6.1f TFLOP/s\n", c.name, c.tokens,
+  for (int i = 0; i < options.repeats; ++i) {
+    times.push_back(prompt.run());
+    if (whole) whole_times.push_back(whole->run());
+  }
+  const double us = median(times);
+  std::printf("%-28s T %6d D %3d P %2d %10.1f us (best %.1f) %6.1f TFLOP/s", c.name, c.tokens,
               c.head_dim, c.page_tokens, us, times.front(), flops_of(c) / us * 1e-6);
+  if (whole) std::printf(", whole in turns %.1f us", median(whole_times));
+  std::printf("\n");
   std::fflush(stdout);
 }
 
