@@ -17,13 +17,16 @@ SANITIZED = {"decode_attention_test": "*NeverUsesWhatARowDoesNotSee", "prefill_h
              "prefill_portable_test": "*NeverUsesWhatARowDoesNotSee", "row_ops_cuda_test": "*Gates*:*EmbedCopies*:*AddRmsNorm*",
              "transfers_cuda_test": "*AGatherReplaysInAGraph*:*EverySaveMethod*", "page_score_cuda_test": "*SkipsRows*",
              "page_select_cuda_test": "*SaysWhen*", "select_cuda_test": "*FewPagesFromTheFirstToken", "sample_cuda_test": "*CutsAmong*",
-             "page_stats_cuda_test": "*", "kv_seal_cuda_test": "*", "page_fused_cuda_test": "*", "overlap_cuda_test": "*HasTheBitsOfAttention*",
+             "page_stats_cuda_test": "*", "kv_seal_cuda_test": "*", "page_fused_cuda_test": "*", "overlap_cuda_test": "*/0:*/5",
              "row_saves_cuda_test": "*RowsArrive*", "quantised_cuda_test": "*Embeds*:*AGraphReplays*", "fp8_rows_cuda_test": "*",
-             "fp8_linear_cuda_test": "*AGraphReplays*", "linear_cuda_test": "*AGraphReplays*"}
+             "fp8_linear_cuda_test": "*AGraphReplays*", "linear_cuda_test": "*AGraphReplaysOur*"}
 
 
 # Too slow under racecheck; what it runs is checked by the programs of its parts.
 NOT_RACECHECKED = {"select_cuda_test"}
+# Kernels that racecheck leaves out of a program, by a part of their names: cuBLASLt's have hazards of their own; gathers beside attention
+# hand pieces from warp to warp by acquire and release, which racecheck does not follow (transfers_cuda_test checks the rest of them).
+RACECHECK_LEAVES_OUT = {"fp8_linear_cuda_test": "nvjet", "quantised_cuda_test": "nvjet", "overlap_cuda_test": "gather_bulk"}
 
 
 def row(what, must, measured, ok, **more):

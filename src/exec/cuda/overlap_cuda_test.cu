@@ -103,31 +103,33 @@ const std::vector<OverlapShape> kShapes = {
     // More rows than a launch of attention takes.
     {.rows = 300, .num_q_heads = 8, .head_dim = 64, .page_tokens = 16, .listed = 5, .misses = 4}};
 
-TEST_F(OverlapTest, HasTheBitsOfAttentionBehindTheGather) {
-  uint32_t seed = 1;
-  for (const OverlapShape& shape : kShapes) {
-    for (const Gather& gather : kGathers) {
-      SCOPED_TRACE(testing::Message()
-                   << gather.name << ", " << shape.rows << " rows, D " << shape.head_dim << ", "
-                   << shape.misses << " of " << shape.listed << " missed, seed " << seed);
-      OverlapWorld w = world(shape, seed++);
-      const auto expected = run(shape, w, gather, false);
-      for (int repeat = 0; repeat < 3; ++repeat) {
-        expect_same(run(shape, w, gather, true), expected);
-        const auto progress = w.progress();
-        EXPECT_EQ(progress.begun, 0);
-        EXPECT_EQ(progress.blocks_done, 0);
-        const auto page_bytes = static_cast<int32_t>(shape.page().page_bytes());
-        int64_t came = 0;
-        for (const int32_t bytes : w.arrivals()) {
-          if (bytes == kPageIsHere) continue;
-          ++came;
-          ASSERT_EQ(bytes, page_bytes);
-        }
-        EXPECT_EQ(came, w.num_missed());
-        EXPECT_EQ(w.gather_ns() > 0, came > 0);
-        if (HasFailure()) return;
+class OverlapShapeTest : public OverlapTest, public testing::WithParamInterface<size_t> {};
+INSTANTIATE_TEST_SUITE_P(Shapes, OverlapShapeTest, testing::Range(size_t{0}, kShapes.size()));
+
+TEST_P(OverlapShapeTest, HasTheBitsOfAttentionBehindTheGather) {
+  const OverlapShape& shape = kShapes[GetParam()];
+  auto seed = static_cast<uint32_t>(GetParam() * std::size(kGathers));
+  for (const Gather& gather : kGathers) {
+    SCOPED_TRACE(testing::Message()
+                 << gather.name << ", " << shape.rows << " rows, D " << shape.head_dim << ", "
+                 << shape.misses << " of " << shape.listed << " missed, seed " << ++seed);
+    OverlapWorld w = world(shape, seed);
+    const auto expected = run(shape, w, gather, false);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      expect_same(run(shape, w, gather, true), expected);
+      const auto progress = w.progress();
+      EXPECT_EQ(progress.begun, 0);
+      EXPECT_EQ(progress.blocks_done, 0);
+      const auto page_bytes = static_cast<int32_t>(shape.page().page_bytes());
+      int64_t came = 0;
+      for (const int32_t bytes : w.arrivals()) {
+        if (bytes == kPageIsHere) continue;
+        ++came;
+        ASSERT_EQ(bytes, page_bytes);
       }
+      EXPECT_EQ(came, w.num_missed());
+      EXPECT_EQ(w.gather_ns() > 0, came > 0);
+      if (HasFailure()) return;
     }
   }
 }

@@ -354,7 +354,7 @@ __device__ inline void attend_units(const DecodeBlock& block) {
     state.clear();
     for (int32_t unit = item.unit_begin; unit < item.unit_end; unit += kDecodeWarps) {
       ptx::mbarrier_wait(block.unit_full(warp, stage), phase);
-      // Lane 0 reads for all, since it alone frees the stage: racecheck follows no other way.
+      // One lane reads for all: what follows wants the lanes of the warp together.
       const uint32_t visible = __shfl_sync(~0u, lane == 0 ? block.visible(warp, stage) : 0, 0);
       const std::byte* keys = units + stage * kUnit;
       if (is_quantised(kType) && (visible & kOpenBit) != 0) {
@@ -363,8 +363,7 @@ __device__ inline void attend_units(const DecodeBlock& block) {
       } else if (visible != 0) {
         attend_unit<kType, kD, kHalf, kPermuted>(state, q, keys, visible, launch.scale_log2, lane);
       }
-      __syncwarp();  // all lanes have read the stage
-      if (lane == 0) ptx::mbarrier_arrive(block.unit_free(warp, stage));
+      ptx::mbarrier_arrive(block.unit_free(warp, stage));
       block.next(stage, phase);
     }
     merge_warps<kD, kHalf, kPermuted>(block, item, index, heads, state);

@@ -115,7 +115,7 @@ struct DecodeBlock {
     for (int warp = 0; warp < kDecodeWarps; ++warp) {
       for (int stage = 0; stage < launch.stages; ++stage) {
         ptx::mbarrier_init(unit_full(warp, stage), 1);
-        ptx::mbarrier_init(unit_free(warp, stage), 1);
+        ptx::mbarrier_init(unit_free(warp, stage), 32);  // each lane that has read it
       }
     }
   }
