@@ -1,7 +1,9 @@
 #include "api/endpoints.h"
 
 #include <algorithm>
+#include <charconv>
 #include <ctime>
+#include <optional>
 
 #include "api/generate.h"
 #include "api/json_writer.h"
@@ -14,17 +16,19 @@
 namespace api {
 namespace {
 
-// Adds a route with the request's record; who may ask is judged before its handler runs.
-// `path` is borrowed.
-void add(http::Router& router, Service& service, const char* method, std::string_view path,
-         Access access, http::Handler handler) {
+// A handler with the request's record; who may ask is judged before it runs. `path` is borrowed.
+http::Handler recorded(Service& service, std::string_view path, Access access,
+                       http::Handler handler) {
   service.access().set_route(std::string(path), access);
-  router.add(
-      method, std::string(path),
+  return
       [&service, path, handler = std::move(handler)](http::Exchange& exchange) -> http::Task<void> {
         const RequestRecord record(service, exchange, path);
         co_await handler(exchange);
-      });
+      };
+}
+void add(http::Router& router, Service& service, const char* method, std::string_view path,
+         Access access, http::Handler handler) {
+  router.add(method, std::string(path), recorded(service, path, access, std::move(handler)));
 }
 
 http::Response json(std::string body) {
@@ -134,6 +138,37 @@ http::Response models(Service& service) {
   return json(models_json(service.model()));
 }
 
+// The byte that %XX stands for, at the beginning of `text`; nothing: it is no such thing.
+std::optional<char> percent_byte(std::string_view text) {
+  unsigned value = 0;
+  if (text.size() < 3 || text[0] != '%') return std::nullopt;
+  const auto [end, error] = std::from_chars(text.data() + 1, text.data() + 3, value, 16);
+  if (error != std::errc() || end != text.data() + 3) return std::nullopt;
+  return static_cast<char>(value);
+}
+
+// A name of a path: clients write the '/' of org/name as it is or as %2F.
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = percent_byte(text.substr(i));
+    out += byte.value_or(text[i]);
+    if (byte) i += 2;
+  }
+  return out;
+}
+
+constexpr std::string_view kModelsBelow = "/v1/models/";
+
+http::Response model_named(Service& service, std::string_view path) {
+  if (!service.loaded()) return error_response({Problem::kLoading, "The model is being loaded."});
+  const std::string name = percent_decoded(path.substr(kModelsBelow.size()));
+  if (const auto error = check_model(name, service.model())) return error_response(*error);
+  std::string card;
+  append_model_card(card, service.model(), name);
+  return json(std::move(card));
+}
+
 http::Response metrics(Service& service) {
   http::Response response;
   if (!service.loaded()) return error_response({Problem::kLoading, "The model is being loaded."});
@@ -222,6 +257,13 @@ http::Router make_router(Service& service) {
   add_answer("/metrics", Access::kOpen, metrics);
   add_answer("/version", Access::kKeyed, version);
   add_answer("/v1/models", Access::kKeyed, models);
+  router.add_below("GET", std::string(kModelsBelow),
+                   recorded(service, kModelsBelow, Access::kKeyed,
+                            [&service](http::Exchange& exchange) -> http::Task<void> {
+                              http::Response response =
+                                  model_named(service, exchange.request().path);
+                              co_await exchange.respond(std::move(response));
+                            }));
   add_generating(router, service);
   add(router, service, "POST", "/reset_prefix_cache", Access::kKeyed,
       [&service](http::Exchange& exchange) { return reset_prefix_cache(service, exchange); });

@@ -16,19 +16,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-Failure check_model(const GenerateRequest& request, const ServedModel& model) {
-  const auto& others = model.other_names;
-  if (request.model.empty() || request.model == model.served_name ||
-      std::find(others.begin(), others.end(), request.model) != others.end())
-    return std::nullopt;
-  return ApiError{
-      Problem::kModelNotFound,
-      fmt::format("The model `{}` does not exist. This server serves `{}`{}{}{}.",
-                  clip(request.model), model.served_name, others.empty() ? "" : ", also as `",
-                  fmt::join(others, "`, `"), others.empty() ? "" : "`"),
-      "model"};
-}
-
 // Templates written before the developer role existed would drop or refuse it: it means what system
 // meant.
 void rename_developer(ordered_json& messages, const text::ChatTemplate& chat_template) {
@@ -179,13 +166,25 @@ Failure fit_context(const GenerateRequest& request, int32_t context_max, Prepare
 
 }  // namespace
 
+Failure check_model(std::string_view name, const ServedModel& model) {
+  const auto& others = model.other_names;
+  if (name.empty() || name == model.served_name ||
+      std::find(others.begin(), others.end(), name) != others.end())
+    return std::nullopt;
+  return ApiError{Problem::kModelNotFound,
+                  fmt::format("The model `{}` does not exist. This server serves `{}`{}{}{}.",
+                              clip(name), model.served_name, others.empty() ? "" : ", also as `",
+                              fmt::join(others, "`, `"), others.empty() ? "" : "`"),
+                  "model"};
+}
+
 std::variant<Prepared, ApiError> prepare_generation(Endpoint endpoint, std::string_view body,
                                                     const ServedModel& model, int64_t now_unix_s) {
   auto parsed = parse_request(endpoint, body, model.config.vocab_size);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
   Prepared prepared{.request = std::move(std::get<GenerateRequest>(parsed))};
   GenerateRequest& request = prepared.request;
-  if (Failure failure = check_model(request, model)) return *std::move(failure);
+  if (Failure failure = check_model(request.model, model)) return *std::move(failure);
   if (Failure failure = check_tools(request, model)) return *std::move(failure);
   if (Failure failure = tokenize_prompts(request, model, now_unix_s, prepared.prompts))
     return *std::move(failure);
@@ -202,7 +201,7 @@ std::variant<std::string, ApiError> answer_tokenize(std::string_view body, const
   auto parsed = parse_request(Endpoint::kTokenize, body, model.config.vocab_size);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
   GenerateRequest& request = std::get<GenerateRequest>(parsed);
-  if (Failure failure = check_model(request, model)) return *std::move(failure);
+  if (Failure failure = check_model(request.model, model)) return *std::move(failure);
   if (request.prompt_is_list ||
       request.prompts.size() + (request.messages.is_null() ? 0 : 1) != 1) {
     return invalid("prompt", "Give one `prompt`, a string, or `messages`.");
@@ -232,7 +231,7 @@ std::variant<std::string, ApiError> answer_count_tokens(std::string_view body,
   auto parsed = parse_request(Endpoint::kCountTokens, body, model.config.vocab_size);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
   GenerateRequest& request = std::get<GenerateRequest>(parsed);
-  if (Failure failure = check_model(request, model)) return *std::move(failure);
+  if (Failure failure = check_model(request.model, model)) return *std::move(failure);
   std::vector<PreparedPrompt> prompts;
   if (Failure failure = tokenize_prompts(request, model, now_unix_s, prompts))
     return *std::move(failure);
@@ -244,7 +243,7 @@ std::variant<std::string, ApiError> answer_detokenize(std::string_view body,
   auto parsed = parse_request(Endpoint::kDetokenize, body, model.config.vocab_size);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
   const GenerateRequest& request = std::get<GenerateRequest>(parsed);
-  if (Failure failure = check_model(request, model)) return *std::move(failure);
+  if (Failure failure = check_model(request.model, model)) return *std::move(failure);
   std::string out = "{\"prompt\":";
   append_json_string(out, decode_text(model, request.tokens, /*skip_special=*/false));
   return out + "}";

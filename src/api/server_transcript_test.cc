@@ -449,6 +449,19 @@ TEST(Paths, ModelsVersionAndMetrics) {
     "root":"bytes","parent":null,"max_model_len":200,"meta":{"n_vocab":260}}]})"));
   EXPECT_EQ(parsed(server.post("/v1/completions", R"({"model":"alias","prompt":"a"})"))["model"],
             "bytes");
+  for (const auto& [path, at] : {std::pair{"/v1/models/bytes", 0}, {"/v1/models/%61lias", 1}}) {
+    json card = parsed(server.get(path));
+    card.erase("created");
+    EXPECT_EQ(card, models["data"][at]) << path;
+  }
+  for (const char* path :
+       {"/v1/models/other", "/v1/models/bytes/", "/v1/models/%", "/v1/models/%-0", "/v1/models/%00",
+        "/v1/models/%ff", "/v1/models/bytes%2"}) {
+    const std::string answer = server.get(path);
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 404")) << path;
+    EXPECT_EQ(parsed(answer)["error"]["code"], "model_not_found") << path;
+  }
+  EXPECT_EQ(parsed(server.get("/v1/models/"))["error"]["code"], "not_found");
   EXPECT_EQ(parsed(server.get("/version"))["version"], "0.1.0");
   parsed(server.post("/v1/completions", R"({"prompt":"a"})"));
   const std::string metrics = server.get("/metrics");
@@ -484,6 +497,7 @@ TEST(Paths, ApiKey) {
     EXPECT_TRUE(server.get(open).starts_with("HTTP/1.1 200")) << open;
   }
   EXPECT_TRUE(server.get("/v1/models").starts_with("HTTP/1.1 401"));
+  EXPECT_TRUE(server.get("/v1/models/bytes").starts_with("HTTP/1.1 401"));
   const std::string body = R"({"prompt":"a"})";
   EXPECT_TRUE(server.post("/v1/completions", body, "Authorization: Bearer wrong!\r\n")
                   .starts_with("HTTP/1.1 401"));

@@ -1,4 +1,5 @@
-// (method, path) -> handler, by exact match. Immutable once the server runs.
+// (method, path) -> handler, by exact match or by what a path begins with. Immutable once the
+// server runs.
 #pragma once
 
 #include <map>
@@ -13,6 +14,9 @@ class Router {
  public:
   // REQUIRES: the pair is new.
   void add(std::string method, std::string path, Handler handler);
+  // For all longer paths that begin with `path`, unless they have been added themselves. REQUIRES:
+  // it ends in '/'; none begins with another.
+  void add_below(std::string method, std::string path, Handler handler);
 
   struct Found {
     const Handler* handler = nullptr;  // null: not found
@@ -24,7 +28,12 @@ class Router {
   Found find(std::string_view method, std::string_view path) const;
 
  private:
-  std::map<std::string, std::map<std::string, Handler, std::less<>>, std::less<>> routes_;
+  using Methods = std::map<std::string, Handler, std::less<>>;
+  using Routes = std::map<std::string, Methods, std::less<>>;
+  Routes routes_, below_;
+
+  static void add_to(Routes& routes, std::string method, std::string path, Handler handler);
+  const Routes::value_type* route_of(std::string_view path) const;
 };
 
 }  // namespace http

@@ -125,6 +125,7 @@ class ApiKey(WithServer):
         with self.assertRaises(openai.AuthenticationError):
             client("guess").models.list()
         self.assertEqual(client("secret").models.list().data[0].id, "ours")
+        self.assertEqual(client("secret").models.retrieve("ours").id, "ours")
 
 
 @needs_openai()
