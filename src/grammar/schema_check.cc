@@ -249,8 +249,9 @@ class Walk {
       RETURN_IF_ERROR(schema(s["unevaluatedItems"], place + "/unevaluatedItems", depth + 1));
     }
     if (!s.contains("prefixItems")) return {};
+    int index = 0;
     for (const ordered_json& item : s["prefixItems"]) {
-      RETURN_IF_ERROR(schema(item, place + "/prefixItems", depth + 1));
+      RETURN_IF_ERROR(schema(item, fmt::format("{}/prefixItems/{}", place, index++), depth + 1));
     }
     return {};
   }
@@ -280,8 +281,10 @@ class Walk {
         return error(Code::kInvalidArgument, "`{}` at {} must be an object", name, place);
       for (const auto& [key, value] : s[name].items()) {
         if (name == "patternProperties") RETURN_IF_ERROR(check_escapes(key));
-        const std::string shown = key.size() <= kNameBytesShown ? key : "(a long name)";
-        RETURN_IF_ERROR(schema(value, fmt::format("{}/{}/{}", place, name, shown), depth + 1));
+        ordered_json::json_pointer shown;
+        shown.push_back(key.size() <= kNameBytesShown ? key : "(a long name)");
+        RETURN_IF_ERROR(
+            schema(value, fmt::format("{}/{}{}", place, name, shown.to_string()), depth + 1));
       }
     }
     for (const std::string_view name :

@@ -52,6 +52,10 @@ TEST(CheckSchema, NamesWhatIsNotEnforced) {
         Code::kUnsupported, std::string("`") + name + "` at #/properties/a");
   }
   bad(R"({"type":"array","uniqueItems":true})", Code::kUnsupported, "`uniqueItems` at #");
+  bad(R"({"type":"array","prefixItems":[{},{"not":{}}]})", Code::kUnsupported,
+      "`not` at #/prefixItems/1");
+  bad(R"({"type":"object","properties":{"a/b~":{"not":{}}}})", Code::kUnsupported,
+      "`not` at #/properties/a~1b~0");
   bad(R"({"anyOf":[{"type":"null"}],"type":"object"})", Code::kUnsupported,
       "`type` beside `anyOf`");
   bad(R"({"$ref":"#","minLength":3})", Code::kUnsupported, "`minLength` beside `$ref`");
