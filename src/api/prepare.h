@@ -38,7 +38,7 @@ struct Prepared {
 };
 
 // Whether a request may use that name of the model; "" stands for it too.
-Failure check_model(std::string_view name, const ServedModel& model);
+std::optional<ApiError> check_model(std::string_view name, const ServedModel& model);
 
 std::variant<Prepared, ApiError> prepare_generation(Endpoint endpoint, std::string_view body,
                                                     const ServedModel& model, int64_t now_unix_s);
