@@ -140,21 +140,34 @@ def gather_rows(text):
         yield row(what, must, f"{gbs} GB/s, {share} of it: {method}, from a pool of {pool[1] if pool else '?'}", float(share) >= least)
 
 
+# The gather that the engine runs where nothing else was calibrated (store/cuda/gather_plan.h, Transfers::gather()), as
+# gather_neighbour_bench calls it.
+SHIPPED = "bulk x 4, pairs, own SMs, 192 KB"
+
+
+def neighbour_rows(text):
+    """Of what gather_neighbour_bench printed: each GEMM beside the gather that ships, which is judged, and beside the one that costs it
+    least at 49 GB/s or more."""
+    must = "<= 1.15x at 49 GB/s"
+    gathers = {}  # M -> name -> (is slow, ratio, GB/s)
+    for found in re.finditer(r"^\| (\d+) \| ((?:uva|bulk) [^|]*?) \|(?: [\d.]+ \|){4} ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE):
+        gathers.setdefault(int(found[1]), {})[found[2]] = (float(found[4]) < 49, float(found[3]), float(found[4]))
+    for m, by_name in sorted(gathers.items()):
+        best = min(by_name, key=by_name.get)
+        said = {name: f"{by_name[name][1]:.3f}x at {by_name[name][2]:.1f} GB/s" for name in by_name}
+        slow, ratio, _ = by_name.get(SHIPPED, (True, 0, 0))
+        yield row(f"GEMM of {m} rows beside a gather / alone", must, f"{said.get(SHIPPED, 'not measured')}, {SHIPPED}, which ships; best: "
+                  f"{said[best]}, {best}", ratio <= 1.15 and not slow)
+    if not gathers:
+        yield row("GEMMs beside a gather", must, "not measured", False)
+
+
 def transfers(machine):
     """gathers and saves over PCIe, and what they cost a neighbour"""
     # Less where the machine has less: the pool then ends there.
     text = output(machine, "transfer_cuda_bench", "--pool", 96)
     rows = [row("transfers (table in the log)", "shown", f"{len(text.splitlines())} lines", bool(text), log=text), *gather_rows(text)]
-    text = output(machine, "gather_neighbour_bench")
-    ratios = {}  # M -> (ratio, gather GB/s, which) of the gathers, those of 49 GB/s first
-    for found in re.finditer(r"^\| (\d+) \| ((?:uva|bulk) [^|]*) \|(?: [\d.]+ \|){4} ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE):
-        ratios.setdefault(int(found[1]), []).append((float(found[4]) < 49, float(found[3]), float(found[4]), found[2]))
-    for rows_, found in sorted(ratios.items()):
-        slow, ratio, gbs, which = min(found)
-        rows.append(row(f"GEMM of {rows_} rows beside a gather / alone", "<= 1.15x at 49 GB/s", f"{ratio:.3f}x at {gbs:.1f} GB/s: {which.strip()}",
-                        ratio <= 1.15 and not slow))
-    if not ratios:
-        rows.append(row("GEMMs beside a gather", "<= 1.15x at 49 GB/s", "not measured", False))
+    rows += neighbour_rows(output(machine, "gather_neighbour_bench"))
     text = output(machine, "overlap_bench", "--pool", 4)
     # "| 4.0 | gather | attention | one behind the other | beside | saved | GB/s |", of 12 rows first.
     found = re.search(r"^\| 4\.0 \|((?: [\d.]+ \|){4})", text, re.MULTILINE)
