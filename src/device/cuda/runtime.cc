@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/sizes.h"
+#include "device/cuda/built_for.h"
 #include "device/cuda/status.h"
 
 namespace device::cuda {
@@ -47,6 +48,10 @@ base::Result<void> check_driver(int driver) {
   return {};
 }
 
+bool has_kernels(const GpuInfo& gpu) {
+  return gpu.major >= kMajorLeast && gpu.major <= kMajorMost;
+}
+
 base::Result<GpuInfo> describe(int ordinal, int driver) {
   cudaDeviceProp prop{};
   RETURN_IF_ERROR(to_result(cudaGetDeviceProperties(&prop, ordinal), "asking for the GPU"));
@@ -64,11 +69,13 @@ base::Result<GpuInfo> describe(int ordinal, int driver) {
   size_t free = 0, total = 0;
   RETURN_IF_ERROR(to_result(cudaMemGetInfo(&free, &total), "asking for free device memory"));
   gpu.free_bytes = static_cast<int64_t>(free);
+  // No build helps a GPU that there are no kernels for: choose_gpu() says so.
+  if (has_kernels(gpu)) RETURN_IF_ERROR(check_built_for(gpu));
   return gpu;
 }
 
 base::Result<GpuInfo> check_kernels(GpuInfo gpu) {
-  if (gpu.major >= kMajorLeast && gpu.major <= kMajorMost) return gpu;
+  if (has_kernels(gpu)) return gpu;
   return base::error(base::Code::kUnsupported,
                      "{} has compute capability {}.{}: there are kernels for {}.0 to {}.0",
                      gpu.name, gpu.major, gpu.minor, kMajorLeast, kMajorMost);

@@ -38,7 +38,7 @@ struct GpuInfo {
 // such as one in exclusive mode that another process has.
 // Errors, where there is none, one line for people: no driver, a driver older than the toolkit that
 // this was built with (both versions named), no GPU (kUnsupported); else what is wrong with the
-// first GPU: outside 8.0 to 9.0 (kUnsupported), or CUDA's words (kInternal).
+// first GPU: outside 8.0 to 9.0, no code in this build (kUnsupported), or CUDA's (kInternal).
 base::Result<GpuInfo> find_gpu();
 // Its choice among `count` GPUs (at least one) that `describe` makes current and describes, by
 // ordinal.

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "device/cuda/built_for.h"
 #include "device/cuda/status.h"
 
 namespace device::cuda {
@@ -50,6 +51,34 @@ TEST(ChooseGpu, PassesOverThoseThatCannotBeUsed) {
   const auto old = choose_gpu(2, describe);
   ASSERT_FALSE(old.ok());
   EXPECT_THAT(old.error().message, testing::HasSubstr("old has compute capability 7.0"));
+}
+
+// Needs no GPU.
+TEST(BuiltFor, AGpuWithoutCodeIsAnErrorThatSaysHowToBuild) {
+  const GpuInfo l4{.name = "An L4", .major = 8, .minor = 9};
+  EXPECT_TRUE(judge_code(l4, cudaSuccess, "90a-real").ok());
+  for (cudaError_t status : {cudaErrorNoKernelImageForDevice, cudaErrorInvalidDeviceFunction}) {
+    const auto judged = judge_code(l4, status, "90a-real");
+    ASSERT_FALSE(judged.ok());
+    EXPECT_EQ(judged.error().code, base::Code::kUnsupported);
+    EXPECT_EQ(judged.error().message,
+              "An L4 is sm_89, and this program was built for sm_90a: build it on this machine "
+              "with SPILLWAY_CUDA_ARCHITECTURES=89-real tools/build cuda-release");
+  }
+  const GpuInfo h100{.name = "An H100", .major = 9};
+  const auto two = judge_code(h100, cudaErrorNoKernelImageForDevice, "80-real 89-real");
+  ASSERT_FALSE(two.ok());
+  EXPECT_THAT(two.error().message, testing::HasSubstr("built for sm_80, sm_89: "));
+  EXPECT_THAT(two.error().message, testing::HasSubstr("=90a-real "));
+  const auto other = judge_code(l4, cudaErrorECCUncorrectable, "90a-real");
+  ASSERT_FALSE(other.ok());
+  EXPECT_EQ(other.error().code, base::Code::kInternal);
+}
+
+TEST_F(RuntimeTest, TheProgramHasCodeForTheGpu) {
+  const auto built = check_built_for(gpu_);
+  EXPECT_TRUE(built.ok()) << built.error().message;
+  check_launch("nothing: the question leaves CUDA no error");
 }
 
 TEST_F(RuntimeTest, BytesComeBackThroughCopiesAndRows) {
