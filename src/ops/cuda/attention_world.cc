@@ -173,7 +173,7 @@ void AttentionWorld::fill(Sequence& sequence, std::mt19937& random) {
     for (float& element : x) element = unit * static_cast<float>(static_cast<int32_t>(random()));
     return x;
   };
-  sequence.q = draw(shape_.num_q_heads, 1.5f);
+  sequence.q = draw(shape_.num_q_heads, shape_.q_scale);
   for (float& x : sequence.q) x = round_to_bf16(x);
   const std::vector<float> k = draw(shape_.num_kv_heads, 1.5f);
   const std::vector<float> v = draw(shape_.num_kv_heads, 1.0f);

@@ -21,6 +21,7 @@ struct WorldShape {
   std::vector<core::HeadKind> kinds;  // (Hk); empty: retrieval heads
   bool rings = false;                 // streaming heads live in rings
   bool head_tables = false;           // a table for each head; not with streaming heads in blocks
+  float q_scale = 1.5f;               // standard deviation: the larger, the fewer keys decide a row
 };
 
 // Rows of one sequence in a call: its positions [begin, end).

@@ -82,6 +82,15 @@ TEST_F(PrefillHopperTest, RowsBehindEarlierOnes) {
   }
 }
 
+// With queries so long that a few of the keys decide a row: an average of all of them would hide
+// what is lost of a page.
+TEST_F(PrefillHopperTest, FewRowsBehind131072Keys) {
+  constexpr int32_t kEnd = 131072;
+  PrefillShape shape = {4, 2, 128, 32, {kDense, {128, 1024}}};
+  shape.q_scale = 6.0f;
+  compare(shape, {kEnd}, {{0, kEnd - 65, kEnd}});
+}
+
 TEST_F(PrefillHopperTest, StreamingHeadsSeeFirstAndLastTokens) {
   const std::vector<core::HeadKind> kinds = {{4, 20}, kDense,    {128, 256}, {0, 100},
                                              kDense,  {130, 64}, {64, 1},    {300, 4096}};

@@ -27,6 +27,7 @@ struct PrefillShape {
   enum class Tables : uint8_t { kRows, kHeads } tables = Tables::kRows;
   // Streaming heads live in rings that hold what a call of this many rows sees; 0: in blocks.
   int32_t ring_rows = 0;
+  float q_scale = 1.5f;  // standard deviation: the larger, the fewer keys decide a row
 };
 
 // Rows [begin, end) of a sequence.
@@ -47,7 +48,7 @@ class PrefillWorld {
              .head_dim = shape.head_dim};
     place_pages();
     for (int32_t length : lengths) {
-      q_.push_back(draw(length, shape.num_q_heads, 1.5f));
+      q_.push_back(draw(length, shape.num_q_heads, shape.q_scale));
       k_.push_back(draw(length, shape.num_kv_heads, 1.5f));
       v_.push_back(draw(length, shape.num_kv_heads, 1.0f));
     }
