@@ -218,6 +218,7 @@ class FakeMachine:
 
     def __init__(self, fails=()):
         self.programs, self.traces, self.fails = {}, pathlib.Path("traces"), fails
+        self.asked = []  # options of each run
 
     def host_memory(self, wanted):
         return wanted
@@ -227,6 +228,7 @@ class FakeMachine:
         for number, line in enumerate(pathlib.Path(path).read_text().splitlines()):
             words = line.split()
             options = dict(zip(words, words[1:]))
+            self.asked.append(options)
             if options["--preset"] in self.fails:
                 continue
             tests = [(int(p), 0) for p in options["-p"].split(",") if p != "0"] + [(0, int(n)) for n in options["-n"].split(",") if n != "0"]
@@ -254,10 +256,29 @@ class EngineRows(unittest.TestCase):
             self.assertNotIn("failed", [r["measured"] for r in rows], name)
 
     def test_what_failed_is_a_row_that_is_not_met(self):
-        for name in ("capped", "whole", "arrivals", "resident", "long-prompts"):
+        for name in ("capped", "whole", "arrivals", "resident", "long-prompts", "serving"):
             rows = list(engine_rows.GROUPS[name](FakeMachine(fails=("full", "sparse"))))
             self.assertIn("failed", [r["measured"] for r in rows], name)
             self.assertFalse(all(r["ok"] for r in rows), name)
+
+    def test_batches_where_everything_fits_are_whole_requests(self):
+        class Slower(FakeMachine):
+            """Repeats that differ, and a `full` that takes longer in most of them."""
+
+            def lines(self, *arguments, timeout):
+                for line in super().lines(*arguments, timeout=timeout):
+                    test = json.loads(line)
+                    slow = self.asked[test["run"]]["--preset"] == "full"
+                    yield json.dumps(test | {"samples_ns": [9e9, 1.1e9 if slow else 1e9, 1.1e9 if slow else 1e9]})
+
+        machine = Slower()
+        rows = list(engine_rows.GROUPS["serving"](machine))
+        for options in machine.asked:
+            self.assertEqual((options["-p"], options["-n"], options["--pg"]), ("0", "0", "1024,256"))
+            self.assertGreaterEqual(int(options["-r"]), 3)
+        self.assertEqual([options["--preset"] for options in machine.asked], ["dense", "full", "dense"] * 2)
+        self.assertEqual([(r["ok"], r["measured"]) for r in rows], [(False, "233 against 256 tokens/s: 0.909x; median of 3"),
+                                                                    (False, "14895 against 16384 tokens/s: 0.909x; median of 3")])
 
     def test_the_weights_file_is_as_long_as_its_header_says(self):
         size = 0
