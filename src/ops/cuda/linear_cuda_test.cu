@@ -78,6 +78,23 @@ const char* name_of(Way way) {
   }
 }
 
+enum class Output { kFp32, kAdded, kAddedWithBias, kBf16, kBf16WithBias };
+
+const char* name_of(Output output) {
+  switch (output) {
+    case Output::kFp32:
+      return "FP32";
+    case Output::kAdded:
+      return "added to a residual";
+    case Output::kAddedWithBias:
+      return "added to a residual, with bias";
+    case Output::kBf16:
+      return "BF16";
+    default:
+      return "BF16 with bias";
+  }
+}
+
 // One problem with its answer: x and w on both sides, sums and sums of magnitudes in double.
 struct Problem {
   Shape shape;
@@ -228,20 +245,37 @@ class LinearCudaTest : public testing::Test {
     EXPECT_EQ(wrong, 0) << "of " << got.size();
   }
 
-  // (rows, n) FP32 outputs of a dense problem.
+  // (rows, n) outputs of a dense problem.
   std::vector<float> outputs(Way way, const Shape& shape, const Buffer& x, const Buffer& w,
-                             int64_t rows) {
-    Buffer y = Buffer::allocate(rows * shape.n * 4, "a test").value();
-    stream_.fill(y.data(), 0xff, y.size());
+                             int64_t rows, Output output = Output::kFp32) {
+    const bool bf16 = output >= Output::kBf16;
+    const bool added = output == Output::kAdded || output == Output::kAddedWithBias;
+    Buffer y = Buffer::allocate(rows * shape.n * (bf16 ? 2 : 4), "a test").value(), bias;
+    stream_.fill(y.data(), added ? 0x3f : 0xff, y.size());  // a residual of 0.747, or NaN
     LinearArgs args;
     args.x = x.as<__nv_bfloat16>();
     args.x_stride = shape.k;
     args.weight = Weight::of(w.as<__nv_bfloat16>(), shape.n, shape.k);
     args.rows = rows;
-    args.y32 = y.as<float>();
     args.y_stride = shape.n;
+    args.accumulate = added;
+    if (output == Output::kAddedWithBias || output == Output::kBf16WithBias) {
+      std::vector<float> values(static_cast<size_t>(shape.n));  // that BF16 rounds
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 13) * 0.3f - 2;
+      bias = to_device(stream_, values);
+      args.bias = bias.as<float>();
+    }
+    if (!bf16) {
+      args.y32 = y.as<float>();
+      run(way, args);
+      return to_host<float>(stream_, y);
+    }
+    args.y = y.as<__nv_bfloat16>();
     run(way, args);
-    return to_host<float>(stream_, y);
+    const auto got = to_host<__nv_bfloat16>(stream_, y);
+    std::vector<float> values(got.size());
+    for (size_t i = 0; i < got.size(); ++i) values[i] = __bfloat162float(got[i]);
+    return values;
   }
 
   // How many outputs of two ways differ in bits.
@@ -253,12 +287,12 @@ class LinearCudaTest : public testing::Test {
 
   // Rows 0..M-1 alone equal the same rows among `rows_all`, bit for bit.
   void expect_rows_alone_equal(Way way, const Shape& shape, const std::vector<int64_t>& counts,
-                               int64_t rows_all) {
+                               int64_t rows_all, Output output = Output::kFp32) {
     const Buffer x = to_device(stream_, random_bf16(rows_all * shape.k, kSeed + 2));
     const Buffer w = to_device(stream_, random_bf16(shape.n * shape.k, kSeed + 3));
-    const auto all = outputs(way, shape, x, w, rows_all);
+    const auto all = outputs(way, shape, x, w, rows_all, output);
     for (const int64_t rows : counts) {
-      const auto got = outputs(way, shape, x, w, rows);
+      const auto got = outputs(way, shape, x, w, rows, output);
       size_t wrong = 0, first = 0;
       for (size_t i = got.size(); i-- > 0;) {
         if (std::memcmp(&got[i], &all[i], 4) != 0) {
@@ -267,10 +301,10 @@ class LinearCudaTest : public testing::Test {
         }
       }
       const auto n = static_cast<size_t>(shape.n);
-      EXPECT_EQ(wrong, 0u) << name_of(way) << ", N " << shape.n << ", K " << shape.k << ": of "
-                           << got.size() << " outputs of " << rows << " rows; first: row "
-                           << first / n << " output " << first % n << ": " << got[first]
-                           << " alone, " << all[first] << " among " << rows_all;
+      EXPECT_EQ(wrong, 0u) << name_of(way) << ", " << name_of(output) << ", N " << shape.n << ", K "
+                           << shape.k << ": of " << got.size() << " outputs of " << rows
+                           << " rows; first: row " << first / n << " output " << first % n << ": "
+                           << got[first] << " alone, " << all[first] << " among " << rows_all;
     }
   }
 
@@ -393,6 +427,28 @@ TEST_F(LinearCudaTest, RowsOfDeterministicProductsKeepTheirBits) {
   }
   expect_rows_alone_equal(Way::kDeterministic, {28672, 4096}, {1, 8, 64, 512}, 2048);
   expect_rows_alone_equal(Way::kDeterministic, {4096, 14336}, {1, 8, 64, 512}, 2048);
+}
+
+// The products of a model, each with the output it has there: every kind of output is planned, and
+// tried against the kernel for few rows, by itself.
+TEST_F(LinearCudaTest, RowsOfEveryOutputOfDeterministicProductsKeepTheirBits) {
+  struct Product {
+    Shape shape;
+    Output output;
+  };
+  const std::vector<int64_t> counts = {1, 8, 9, 32, 33, 64, 65, 128, 200, 512, 777};
+  for (const auto& [shape, output] : {Product{{6144, 4096}, Output::kBf16},
+                                      {{6144, 4096}, Output::kBf16WithBias},
+                                      {{28672, 4096}, Output::kBf16},
+                                      {{4096, 4096}, Output::kAdded},
+                                      {{4096, 4096}, Output::kAddedWithBias},
+                                      {{4096, 14336}, Output::kAdded},
+                                      {{960, 576}, Output::kBf16WithBias},
+                                      {{576, 1536}, Output::kAddedWithBias}}) {
+    make_linear(gpu_.num_sms);  // with no plan
+    expect_rows_alone_equal(Way::kDeterministic, shape, counts, 1024, output);
+  }
+  expect_rows_alone_equal(Way::kDeterministic, {128256, 4096}, {1, 8, 33, 64, 65}, 256);
 }
 
 // Apart, since racecheck cannot run all of cuBLASLt's kernels.
