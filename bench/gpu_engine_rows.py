@@ -375,15 +375,33 @@ def serving(machine):
             yield row(what.format(count), must, "failed", False)
 
 
+# Beside weights and what was planned: kernels, libraries, graphs. 20 to 236 MiB were seen, 126 with at most three sequences.
+REST_BYTES = 256 << 20
+
+
+def small_row(test):
+    """One prompt of 128k in 2 GiB for KV, and the tokens it makes through tiers."""
+    what, must = "one prompt of 128k in 2 GiB for KV", "answers within the limit"
+    if not test:
+        return row(what, must, "failed", False)
+    planned, beside, kv = test["sizes"]["device_bytes"], test["gpu_bytes_taken"] - test["sizes"]["weights_bytes"], test["kv"]
+    # The peak is what the buffers really have, 130 KB more than planned.
+    within = for_kv(test) <= 2 * GIB and kv["device_bytes_peak"] <= planned + (1 << 20) and beside <= planned + REST_BYTES
+    return row(what, must, f"{test['ttft_ms'] * 1e-3:.2f} s, then {test['n_gen']} tokens in {test['tbt_ms']:.2f} ms each, {missed(test)}; "
+               f"{for_kv(test) / GIB:.2f} GiB for KV; beside the weights {planned / GIB:.2f} GiB planned, {beside / GIB:.2f} GiB taken, "
+               f"the rest {(beside - planned) / 2**20:.0f} MiB", within and kv["pages_missed"] > 0, result=test)
+
+
 def long_prompts(machine):
     """a prompt of 128k: half of the KV heads streaming, and in 2 GiB of device memory for KV"""
-    prompt = 130816
+    prompt, generated = 130816, 32
     # A short prompt first, so that choosing kernels is not timed.
     options = common("--own-prompts", "-p", f"8192,{prompt}", "-n", 0, "--max-model-len", 131072)
+    answers = common("--own-prompts", "-p", 8192, "-n", 0, "--pg", f"{prompt},{generated}", "--max-model-len", 131072)
     found = {}
     with Shape(SHAPE_8B) as model:
         described = {"dense": ("--preset", "dense", *options), "half": ("--preset", "duo", "--heads", model.heads, *options),
-                     "small": ("--preset", "full", *options, "--host-memory", "18GiB", *device_memory(2 * GIB, 131072))}
+                     "small": ("--preset", "full", *answers, "--host-memory", "18GiB", *device_memory(2 * GIB, 131072))}
         for name, test in runs(machine, model.path, described):
             if test["n_prompt"] == prompt:
                 found[name] = test
@@ -391,14 +409,7 @@ def long_prompts(machine):
                 one, other = seconds(found["half"]), seconds(found["dense"])
                 yield row("prompt of 128k, half of the KV heads streaming", "<= 0.75 of dense", f"{one:.2f} against {other:.2f} s: {one / other:.2f}",
                           one <= 0.75 * other)
-    test = found.get("small")
-    what, must = "one prompt of 128k in 2 GiB for KV", "answers within the limit"
-    if not test:
-        yield row(what, must, "failed", False)
-        return
-    planned, beside = test["sizes"]["device_bytes"], test["gpu_bytes_taken"] - test["sizes"]["weights_bytes"]
-    yield row(what, must, f"{seconds(test):.2f} s; {for_kv(test) / GIB:.2f} GiB for KV, {beside / GIB:.2f} GiB taken beside the weights, "
-              f"{planned / GIB:.2f} GiB of them planned", for_kv(test) <= 2 * GIB and beside <= planned + test["sizes"]["runtime_bytes"], result=test)
+    yield small_row(found.get("small"))
 
 
 def ladder_presets(model, recorded, context, kv_bytes, homes):

@@ -240,7 +240,8 @@ class FakeMachine:
                                   "n_streams": int(options.get("--streams", 1)), "samples_ns": [1e9], "samples_ts": [100.0], "avg_ts": 100.0,
                                   "decode_ts": 100.0, "decode_rows": 2.0, "ttft_ms": 10.0, "tbt_ms": 1.0, "ready_s": 1.0, "gpu_bytes_taken": 2,
                                   "requests": [[i, i, i + 1, i + 2] for i in range(int(options.get("--streams", 1)))],
-                                  "kv": {"pages_missed": 1, "pages_selected": 10, "bytes_gathered": 9000, "load_us": 1}, "sizes": sizes})
+                                  "kv": {"pages_missed": 1, "pages_selected": 10, "bytes_gathered": 9000, "load_us": 1, "device_bytes_peak": 1},
+                                  "sizes": sizes})
 
 
 class EngineRows(unittest.TestCase):
@@ -279,6 +280,24 @@ class EngineRows(unittest.TestCase):
         self.assertEqual([options["--preset"] for options in machine.asked], ["dense", "full", "dense"] * 2)
         self.assertEqual([(r["ok"], r["measured"]) for r in rows], [(False, "233 against 256 tokens/s: 0.909x; median of 3"),
                                                                     (False, "14895 against 16384 tokens/s: 0.909x; median of 3")])
+
+    def test_the_long_prompt_in_little_memory_decodes_through_tiers(self):
+        machine = FakeMachine()
+        list(engine_rows.GROUPS["long-prompts"](machine))
+        small = machine.asked[-1]
+        self.assertEqual((small["--preset"], small["--pg"]), ("full", "130816,32"))
+        self.assertLessEqual(130816 + 32 + 2, int(small["--max-model-len"]))
+        gib, mib = 1 << 30, 1 << 20
+        test = {"n_gen": 32, "ttft_ms": 11000.0, "tbt_ms": 5.5, "gpu_bytes_taken": 20 * gib, "sizes": {
+            "device_bytes": 5 * gib, "weights_bytes": 15 * gib - 60 * mib, "activation_bytes": 2 * gib, "workspace_bytes": gib, "staging_bytes": gib // 2},
+            "kv": {"pages_missed": 9, "pages_selected": 90, "bytes_gathered": 0, "load_us": 0, "device_bytes_peak": 5 * gib + 132096}}
+        fine = engine_rows.small_row(test)
+        self.assertTrue(fine["ok"])
+        self.assertEqual(fine["measured"], "11.00 s, then 32 tokens in 5.50 ms each, 10.0 % of the pages missed; 1.50 GiB for KV; "
+                         "beside the weights 5.00 GiB planned, 5.06 GiB taken, the rest 60 MiB")
+        for worse in ({"kv": test["kv"] | {"pages_missed": 0}}, {"kv": test["kv"] | {"device_bytes_peak": 5 * gib + 2 * mib}},
+                      {"gpu_bytes_taken": 20 * gib + 200 * mib}, {"sizes": test["sizes"] | {"activation_bytes": gib}}):
+            self.assertFalse(engine_rows.small_row(test | worse)["ok"], worse)
 
     def test_the_weights_file_is_as_long_as_its_header_says(self):
         size = 0
