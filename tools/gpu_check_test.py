@@ -299,6 +299,18 @@ class EngineRows(unittest.TestCase):
                       {"gpu_bytes_taken": 20 * gib + 200 * mib}, {"sizes": test["sizes"] | {"activation_bytes": gib}}):
             self.assertFalse(engine_rows.small_row(test | worse)["ok"], worse)
 
+    def test_steps_are_medians_of_three_repeats(self):
+        class Uneven(FakeMachine):
+            def lines(self, *arguments, timeout):
+                for line in super().lines(*arguments, timeout=timeout):
+                    yield json.dumps(json.loads(line) | {"samples_ns": [4e9, 0.128e9, 0.064e9], "avg_ts": 1.0})
+
+        machine = Uneven()
+        rows = list(engine_rows.GROUPS["steps"](machine))
+        self.assertEqual({options["-r"] for options in machine.asked}, {"3"})
+        self.assertEqual([r["measured"] for r in rows][:2], ["0.128 against 0.206 s, median of 3", "2.00 against 5.3 ms, median of 3 times 64 steps"])
+        self.assertEqual(len(rows), 6)
+
     def test_the_weights_file_is_as_long_as_its_header_says(self):
         size = 0
         for _, shape in engine_rows.tensors_8b():
