@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import tempfile
+import time
 import unittest
 import unittest.mock
 
@@ -319,6 +320,77 @@ class EngineRows(unittest.TestCase):
                 elements *= extent
             size += elements
         self.assertEqual(size, 2 * 8_030_261_248)
+
+
+FAKE_SMI = """#!/usr/bin/env python3
+import sys, time
+assert "-l" in sys.argv, sys.argv
+for watts in (90, 600.5, 640.5, 650.5):
+    # Nothing is flushed.
+    print(f"{345 if watts == 90 else 1980}, {watts}, [N/A], {0 if watts == 90 else 100}")
+    time.sleep(0.05)
+while True:
+    time.sleep(60)
+"""
+
+
+class Clocks(unittest.TestCase):
+    """What nvidia-smi says every second while a group runs ends in its rows; where it says nothing, rows have nothing."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.top = pathlib.Path(folder.name)
+        self.samplers = samplers = []
+
+        class Kept(gpu_check.gpu_clocks.Sampler):
+            def __init__(self):
+                super().__init__()
+                samplers.append(self)
+
+        for patch in (unittest.mock.patch.dict(os.environ, {"PATH": f"{self.top}:{os.environ['PATH']}", "PYTHONUNBUFFERED": ""}),
+                      unittest.mock.patch.object(gpu_check.gpu_clocks, "Sampler", Kept)):
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def run_group(self, group):
+        machine = unittest.mock.Mock(gpu="X", commit="aaa")
+        said = io.StringIO()
+        with unittest.mock.patch.dict(gpu_check.GROUPS, {"ops": group}), contextlib.redirect_stdout(said):
+            return gpu_check.run_group(machine, "ops", self.top / "2026-01-02-x.json")["groups"]["ops"], said.getvalue()
+
+    def fake(self, text):
+        (self.top / "nvidia-smi").write_text(text)
+        (self.top / "nvidia-smi").chmod(0o755)
+
+    def test_rows_have_the_medians_of_the_seconds_in_which_the_gpu_was_busy(self):
+        self.fake(FAKE_SMI)
+
+        def group(_machine):
+            """x"""
+            late = time.time() + 60
+            while len(self.samplers[-1].samples) < 4 and time.time() < late:
+                time.sleep(0.01)
+            yield row("a", "", "1", True)
+            yield row("b", "", "1", True)
+
+        rows, said = self.run_group(group)
+        self.assertEqual([r["gpu"] for r in rows], [{"sm_mhz": 1980.0, "watts": 640.5, "samples": 3}] * 2, "rows that end together share them")
+        self.assertIn("1980 MHz, 640 W (medians of 3 seconds", said)
+
+    def test_a_gpu_that_does_not_tell_leaves_rows_as_they_are(self):
+        for text in ("#!/bin/sh\nexit 9\n", "#!/bin/sh\necho 'No devices were found'\n", "not a program"):
+            self.fake(text)
+
+            def group(_machine):
+                """x"""
+                if self.samplers[-1].process:
+                    self.samplers[-1].reader.join(60)
+                yield row("a", "", "1", True)
+
+            rows, said = self.run_group(group)
+            self.assertNotIn("gpu", rows[0], text)
+            self.assertNotIn("MHz", said)
 
 
 class DenseQueue(unittest.TestCase):
