@@ -334,6 +334,55 @@ while True:
 """
 
 
+class Needles(unittest.TestCase):
+    """Rows of needle sets, from answers that are made up here."""
+
+    def rows(self, answers, least=100):
+        """By name. `answers`: by preset, what is not as in good ones; None: failed."""
+        asked = self.asked = []
+
+        def ask(_machine, name, *options):
+            options = dict(zip(options[::2], options[1::2]))
+            asked.append((name, options))
+            kv = {"pages_missed": 9, "pages_selected": 90, "pages_saved": 5, "selections": 7}
+            good = {"answers": [{"tokens": [1, 2], "margins": [2, 3]}], "right": 86, "kv": kv}
+            changed = answers[options["--preset"]]
+            return {} if changed is None else good | changed
+
+        rows = gpu_check.gpu_rows
+        with unittest.mock.patch.object(rows, "ask", ask), unittest.mock.patch.object(rows, "least_memory", lambda *_: least):
+            return {r["what"]: r for r in rows.needles(None)}
+
+    def test_good_answers_meet_every_row(self):
+        rows = self.rows({"sparse": {}, "full": {}, "dense": {}})
+        self.assertEqual([what for what, r in rows.items() if not r["ok"]], [])
+        self.assertEqual(len(rows), 12)
+
+    def test_the_longest_set_has_the_tokens_of_resident_selection(self):
+        good = {"sparse": {}, "full": {}, "dense": {}}
+        self.rows(good)
+        sparse, full = ([options for name, options in self.asked if "128k" in name and options["--preset"] == preset] for preset in ("sparse", "full"))
+        self.assertEqual((len(sparse), len(full)), (1, 1))
+        self.assertEqual(sparse[0].items() - full[0].items(), {("--preset", "sparse")}, "the same options but for tiers")
+        rows = self.rows(good | {"full": {"answers": [{"tokens": [1, 3]}]}})
+        self.assertFalse(rows["128k set, budget 2048, through tiers"]["ok"])
+        self.assertTrue(rows["128k set, budget 2048, through tiers, right answers"]["ok"])
+
+    def test_selection_may_lose_one_in_a_hundred_and_one(self):
+        for right, ok in ((85, True), (84, False)):
+            rows = self.rows({"sparse": {"right": right}, "full": {}, "dense": {}})
+            self.assertEqual(rows["2k set, budget 1024, right answers"]["ok"], ok)
+        counted_by_the_host = {"pages_missed": 0, "pages_selected": 0, "pages_saved": 0, "selections": 7}
+        rows = self.rows({"sparse": {"kv": counted_by_the_host}, "full": {}, "dense": {}})
+        self.assertFalse(rows["2k set, budget 1024, right answers"]["ok"])
+
+    def test_sets_that_fail_are_not_met(self):
+        rows = self.rows({"sparse": None, "full": {}, "dense": {}})
+        failed = [what for what, r in rows.items() if r["measured"] == "failed"]
+        self.assertEqual(len(failed), 7, failed)
+        self.assertFalse(any(rows[what]["ok"] for what in failed))
+
+
 class Clocks(unittest.TestCase):
     """What nvidia-smi says every second while a group runs ends in its rows; where it says nothing, rows have nothing."""
 
