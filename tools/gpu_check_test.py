@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import subprocess
 import tempfile
 import time
 import unittest
@@ -146,6 +147,50 @@ class Results(unittest.TestCase):
         readme.write_text("no marks\n")
         gpu_check.write_readme(readme, result)
         self.assertEqual(readme.read_text(), "no marks\n")
+
+
+class Building(unittest.TestCase):
+    """A machine without network builds with what is there."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.top = pathlib.Path(folder.name)
+
+    def script(self, name, text):
+        path = self.top / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def build(self, setup, build, groups):
+        self.script("tools/setup", f"exit {setup}")
+        self.script("tools/build", f'echo "$SPILLWAY_SKIP_SETUP $@" > {self.top}/asked; exit {build}')
+        with unittest.mock.patch.object(gpu_check, "TOP", self.top), contextlib.redirect_stdout(io.StringIO()), \
+                unittest.mock.patch.dict(os.environ, {"SPILLWAY_SKIP_SETUP": ""}):
+            gpu_check.build(groups)
+        return (self.top / "asked").read_text()
+
+    def test_packages_that_cannot_be_installed_are_no_end(self):
+        self.assertEqual(self.build(0, 0, ["steps"]), " cuda-release spillway\n")
+        self.assertEqual(self.build(1, 0, ["steps"]), "1 cuda-release spillway\n")
+        self.assertEqual(self.build(1, 0, ["steps", "ops"]), "1 cuda-release\n")
+
+    def test_a_build_that_fails_says_what_else_there_is(self):
+        with self.assertRaisesRegex(SystemExit, "--pack FILE on another machine"):
+            self.build(1, 1, ["ops"])
+
+    def test_setup_that_is_told_to_skip_installs_nothing_on_any_system(self):
+        self.script("bin/dpkg-query", "exit 1")  # nothing is installed
+        for name in ("apt-get", "sudo"):
+            self.script(f"bin/{name}", f"touch {self.top}/{name}-ran; exit 1")
+        version = subprocess.run([HERE / "third_party", "--list"], capture_output=True, text=True, check=True).stdout.split()[3]
+        (self.top / ".cache/spillway/third_party" / pathlib.Path(version).name).mkdir(parents=True)
+        env = os.environ | {"PATH": f"{self.top}/bin:{os.environ['PATH']}", "HOME": str(self.top), "SPILLWAY_SKIP_SETUP": "1"}
+        done = subprocess.run([HERE / "setup", "build"], env=env, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("packages skipped", done.stdout)
+        self.assertEqual(list(self.top.glob("*-ran")), [])
 
 
 class Packing(unittest.TestCase):
