@@ -15,6 +15,7 @@
 
 #include "apps/completion.h"
 #include "apps/house.h"
+#include "tests/e2e/little_memory.h"
 
 // Tests that a GPU runs are compiled once more for it.
 #ifndef ATTENDING_DEVICE
@@ -40,6 +41,7 @@ struct Mode {
   const char* page_stats = "cuboid-mean";
   bool streaming = false;  // half of the heads
   const char* kv_type = "bf16";
+  int32_t rows = 0;  // of frames, which pages miss, over homes in host memory; 0: no host tier
 };
 
 inline constexpr Mode kModes[] = {
@@ -69,6 +71,10 @@ inline constexpr Mode kModes[] = {
      .streaming = true,
      .kv_type = "fp8_e4m3"},
 };
+
+// Frames for a prompt's layer buffers, then for two thirds of a document: a request alone misses
+// pages, several are put back in turn.
+inline constexpr Mode kTiered = {.name = "Tiered", .preset = "full", .budget = 256, .rows = 40};
 
 // A heads file of longneedle (8 layers of 2 KV heads): half of its heads see 64 + 128 tokens.
 inline std::string heads_path() {
@@ -102,6 +108,10 @@ inline apps::ServingOptions options(const Mode& mode = kModes[0]) {
     o.kv.page_stats = mode.page_stats;
   }
   if (mode.streaming) o.kv.heads = heads_path();
+  if (mode.rows > 0) {
+    o.kv.host_memory = "512MiB";
+    o = with_rows(o, mode.rows);
+  }
   return o;
 }
 

@@ -108,6 +108,8 @@ TEST(Tiered, FramesForTwoSelections) {
 #ifdef TINY_CUDA  // graphs gather, evict and save as launches one by one do
   EXPECT_GT(replayed.steps_replayed, 100);
   EXPECT_GT(replayed.pages_missed, 50);
+  EXPECT_GT(replayed.bytes_gathered, 0);
+  EXPECT_GT(replayed.load_us, 0);
   EXPECT_GT(replayed.pages_evicted, 0);
   EXPECT_GT(replayed.pages_saved, 0);
 #endif

@@ -51,7 +51,8 @@ TEST_P(Ahead, EqualsPlannedInTurn) {
   EXPECT_EQ(ahead.blocks_in_use, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Attending, Ahead, testing::ValuesIn(kModes),
-                         [](const auto& mode) { return std::string(mode.param.name); });
+constexpr auto name_of = [](const auto& mode) { return std::string(mode.param.name); };
+INSTANTIATE_TEST_SUITE_P(Attending, Ahead, testing::ValuesIn(kModes), name_of);
+INSTANTIATE_TEST_SUITE_P(OverHostMemory, Ahead, testing::Values(kTiered), name_of);
 
 }  // namespace

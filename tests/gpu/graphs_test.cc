@@ -1,6 +1,6 @@
 // Decode steps that a GPU replays as captured graphs have the bits of steps launched kernel by
 // kernel, in every way of attending, alone and among others; and counters show that steps were
-// replayed.
+// replayed, and that replays gathered and saved.
 #include <gtest/gtest.h>
 
 #include "tests/e2e/attending.h"
@@ -43,6 +43,27 @@ TEST_P(Graphs, FiveTogetherEqualEager) {
   EXPECT_EQ(answer(GetParam(), true, 5, &eager), 0);
   EXPECT_GT(answer(GetParam(), false, 5, &replayed), kTokens / 2);
   EXPECT_EQ(eager, replayed);
+}
+
+// The second request finds all kinds of its steps captured: what decoding gathered then, replays
+// did. Of saves more arrived than both prompts have pages, each in all 16 columns: the rest are
+// those that replays filled.
+TEST(GraphsOverHostMemory, ReplaysGatherAndSave) {
+  constexpr int32_t kLong = 100;
+  auto house = apps::build_house(options(kTiered), false).value();
+  const core::Request request = make_request(*house, question(0), kLong);
+  const auto prompt_pages = (std::ssize(request.prompt) + 31) / 32;
+  const Answer first = wait(ask(*house, request));
+  const core::KvCounters before = house->engine->snapshot().kv;
+  const Answer second = wait(ask(*house, make_request(*house, question(0), kLong)));
+  const core::KvCounters after = house->engine->snapshot().kv;
+  EXPECT_EQ(first, second);
+  EXPECT_EQ(after.steps_replayed - before.steps_replayed, kLong - 1);
+  EXPECT_GT(after.pages_missed, before.pages_missed);
+  EXPECT_GT(after.bytes_gathered, before.bytes_gathered);
+  EXPECT_GT(after.load_us, before.load_us);
+  EXPECT_GT(after.pages_saved, 2 * 16 * prompt_pages);
+  EXPECT_GT(after.layers_segmented, 0);
 }
 
 // What one question is answered with these weights; `bytes`: that they take.
@@ -98,7 +119,8 @@ TEST(Fp8Weights, ReplayedEqualEager) {
   EXPECT_LT(bytes, bf16_bytes * 8 / 10);  // embeddings stay BF16
 }
 
-INSTANTIATE_TEST_SUITE_P(Attending, Graphs, testing::ValuesIn(kModes),
-                         [](const auto& mode) { return std::string(mode.param.name); });
+constexpr auto name_of = [](const auto& mode) { return std::string(mode.param.name); };
+INSTANTIATE_TEST_SUITE_P(Attending, Graphs, testing::ValuesIn(kModes), name_of);
+INSTANTIATE_TEST_SUITE_P(OverHostMemory, Graphs, testing::Values(kTiered), name_of);
 
 }  // namespace
