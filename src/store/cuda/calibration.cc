@@ -96,6 +96,25 @@ struct LoadTrial {
   double gb_per_s = 0.0;
 };
 
+// By rising cost to the neighbours.
+std::vector<LoadTrial> load_trials(const device::cuda::GpuInfo& gpu) {
+  std::vector<LoadTrial> trials = {
+      {LoadMethod::kUva, 4}, {LoadMethod::kUva, 8}, {LoadMethod::kUva, 16}};
+  if (gpu.is_hopper()) {
+    trials.insert(trials.begin(),
+                  {{LoadMethod::kBulk, 2}, {LoadMethod::kBulk, 4}, {LoadMethod::kBulk, 8}});
+  }
+  return trials;
+}
+
+std::string name_of(const LoadTrial& trial) {
+  return fmt::format("{} x {}", core::name(trial.method), trial.blocks);
+}
+
+// By rising cost to the neighbours: nothing; processor time; SMs; launches.
+constexpr SaveMethod kSaveTrials[] = {SaveMethod::kExtents, SaveMethod::kStaged,
+                                      SaveMethod::kGpuDirect, SaveMethod::kMemcpy};
+
 base::Result<double> measure_gather(device::cuda::Stream& stream, const Pools& pools,
                                     const LoadTrial& trial) {
   ASSIGN_OR_RETURN(const Event begin, Event::create(true));
@@ -117,19 +136,12 @@ base::Result<void> choose_load(const device::cuda::GpuInfo& gpu, const Pools& po
                                Calibration* chosen, std::vector<CalibrationRow>* rows) {
   ASSIGN_OR_RETURN(device::cuda::Stream stream, device::cuda::Stream::create());
   stream.copy(pools.lists.data(), pools.lists_host.data(), pools.lists.size());
-  // By rising cost to the neighbours.
-  std::vector<LoadTrial> trials = {
-      {LoadMethod::kUva, 4}, {LoadMethod::kUva, 8}, {LoadMethod::kUva, 16}};
-  if (gpu.is_hopper()) {
-    trials.insert(trials.begin(),
-                  {{LoadMethod::kBulk, 2}, {LoadMethod::kBulk, 4}, {LoadMethod::kBulk, 8}});
-  }
+  std::vector<LoadTrial> trials = load_trials(gpu);
   double best = 0.0;
   for (LoadTrial& trial : trials) {
     ASSIGN_OR_RETURN(trial.gb_per_s, measure_gather(stream, pools, trial));
     best = std::max(best, trial.gb_per_s);
-    rows->push_back(
-        {fmt::format("{} x {}", core::name(trial.method), trial.blocks), trial.gb_per_s});
+    rows->push_back({name_of(trial), trial.gb_per_s});
   }
   const auto at = std::ranges::find_if(
       trials, [&](const LoadTrial& trial) { return trial.gb_per_s >= 0.97 * best; });
@@ -159,24 +171,29 @@ base::Result<double> measure_save(const device::cuda::GpuInfo& gpu, const Pools&
 
 base::Result<void> choose_save(const device::cuda::GpuInfo& gpu, const Pools& pools,
                                Calibration* chosen, std::vector<CalibrationRow>* rows) {
-  // By rising cost to the neighbours: nothing; processor time; SMs; launches.
-  constexpr SaveMethod kMethods[] = {SaveMethod::kExtents, SaveMethod::kStaged,
-                                     SaveMethod::kGpuDirect, SaveMethod::kMemcpy};
   std::vector<double> rates;
-  for (const SaveMethod method : kMethods) {
+  for (const SaveMethod method : kSaveTrials) {
     ASSIGN_OR_RETURN(const double rate, measure_save(gpu, pools, method));
     rates.push_back(rate);
     rows->push_back({fmt::format("save {}", core::name(method)), rate});
   }
   const double best = std::ranges::max(rates);
   const auto at = std::ranges::find_if(rates, [&](double rate) { return rate >= 0.9 * best; });
-  chosen->save = kMethods[at - rates.begin()];
+  chosen->save = kSaveTrials[at - rates.begin()];
   return {};
 }
 
 // What a line of the cache begins with. Tabs part its fields.
 std::string key(const device::cuda::GpuInfo& gpu, int64_t page_bytes) {
   return fmt::format("{}\t{}\t{}\t", gpu.name, gpu.driver_version, page_bytes);
+}
+
+// What the choice was made among, the last field of a line: another version's may be others.
+std::string candidates(const device::cuda::GpuInfo& gpu) {
+  std::string all;
+  for (const LoadTrial& trial : load_trials(gpu)) all += name_of(trial) + ", ";
+  for (const SaveMethod method : kSaveTrials) all += fmt::format("{}, ", core::name(method));
+  return all.substr(0, all.size() - 2);
 }
 
 bool parse_choice(const std::string& text, Calibration* found) {
@@ -189,8 +206,7 @@ bool parse_choice(const std::string& text, Calibration* found) {
   for (const auto method : {LoadMethod::kUva, LoadMethod::kBulk}) {
     if (load == core::name(method)) parsed.load = method;
   }
-  for (const auto method :
-       {SaveMethod::kExtents, SaveMethod::kStaged, SaveMethod::kGpuDirect, SaveMethod::kMemcpy}) {
+  for (const SaveMethod method : kSaveTrials) {
     if (save == core::name(method)) parsed.save = method;
   }
   if (parsed.load == LoadMethod::kAuto || parsed.save == SaveMethod::kAuto) return false;
@@ -216,8 +232,10 @@ bool find_calibration(const std::string& file, const device::cuda::GpuInfo& gpu,
   const std::string wanted = key(gpu, page_bytes);
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with(wanted)) continue;
+    const size_t end = line.find('\t', wanted.size());
+    if (end == std::string::npos || line.substr(end + 1) != candidates(gpu)) return false;
     Calibration kept;
-    if (!parse_choice(line.substr(wanted.size()), &kept)) return false;
+    if (!parse_choice(line.substr(wanted.size(), end - wanted.size()), &kept)) return false;
     // Another machine's choice, copied here under this one's name, must not trap in a kernel.
     if (kept.load == LoadMethod::kBulk && !gpu.is_hopper()) return false;
     *found = kept;
@@ -236,8 +254,8 @@ void keep_calibration(const std::string& file, const device::cuda::GpuInfo& gpu,
     if (!line.starts_with(own)) text += line + "\n";
   }
   lines.close();
-  text += fmt::format("{}{} {} {}\n", own, core::name(calibration.load), calibration.gather_blocks,
-                      core::name(calibration.save));
+  text += fmt::format("{}{} {} {}\t{}\n", own, core::name(calibration.load),
+                      calibration.gather_blocks, core::name(calibration.save), candidates(gpu));
   // Renamed into place: another process never reads half a file.
   const std::string written = file + ".new";
   std::error_code failed;

@@ -29,7 +29,8 @@ struct CalibrationRow {
 base::Result<Calibration> calibrate(const device::cuda::GpuInfo& gpu, int64_t page_bytes,
                                     std::vector<CalibrationRow>* rows);
 
-// The cache: one line a machine and page size. A file that is missing or strange knows nothing.
+// The cache: one line a machine and page size, for the candidates that this version measures. A
+// file that is missing or strange, or whose line is another version's, knows nothing.
 bool find_calibration(const std::string& file, const device::cuda::GpuInfo& gpu, int64_t page_bytes,
                       Calibration* found);
 // Replaces the machine's line; a file that cannot be written is left (calibration then runs again).

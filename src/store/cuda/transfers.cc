@@ -1,5 +1,6 @@
 #include "store/cuda/transfers.h"
 
+#include <chrono>
 #include <utility>
 
 #include "base/log.h"
@@ -29,20 +30,27 @@ int gather_blocks_of(LoadMethod method) {
   }
 }
 
-base::Result<Calibration> choose(const device::cuda::GpuInfo& gpu, const TransferOptions& options) {
+// `us`: what measuring took, if there was any.
+base::Result<Calibration> choose(const device::cuda::GpuInfo& gpu, const TransferOptions& options,
+                                 int64_t* us) {
   Calibration chosen{
       .load = options.load, .gather_blocks = gather_blocks_of(options.load), .save = options.save};
   if (options.load != LoadMethod::kAuto && options.save != SaveMethod::kAuto) return chosen;
   Calibration measured;
   if (!find_calibration(options.cache_file, gpu, options.page_bytes, &measured)) {
     std::vector<CalibrationRow> rows;
+    const auto begin = std::chrono::steady_clock::now();
     ASSIGN_OR_RETURN(measured, calibrate(gpu, options.page_bytes, &rows));
+    *us = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
+                                                                begin)
+              .count();
     keep_calibration(options.cache_file, gpu, options.page_bytes, measured);
     std::string text;
     for (const CalibrationRow& row : rows)
       text += fmt::format("; {} {:.1f} GB/s", row.what, row.gb_per_s);
-    LOG_INFO("pages of {} bytes load by {} on {} blocks and save by {}{}", options.page_bytes,
-             core::name(measured.load), measured.gather_blocks, core::name(measured.save), text);
+    LOG_INFO("pages of {} bytes load by {} on {} blocks and save by {}, measured in {} ms{}",
+             options.page_bytes, core::name(measured.load), measured.gather_blocks,
+             core::name(measured.save), *us / 1000, text);
   }
   if (options.load == LoadMethod::kAuto) {
     chosen.load = measured.load;
@@ -85,9 +93,10 @@ class HostLists {
 
 class TransfersImpl : public Transfers {
  public:
-  TransfersImpl(const Calibration& chosen, bool is_hopper, std::unique_ptr<Saves> saves,
-                std::unique_ptr<StagedLoads> staged)
+  TransfersImpl(const Calibration& chosen, int64_t calibration_us, bool is_hopper,
+                std::unique_ptr<Saves> saves, std::unique_ptr<StagedLoads> staged)
       : chosen_(chosen),
+        calibration_us_(calibration_us),
         is_hopper_(is_hopper),
         saves_(std::move(saves)),
         staged_(std::move(staged)) {}
@@ -138,7 +147,11 @@ class TransfersImpl : public Transfers {
   int gather_blocks() const override { return chosen_.gather_blocks; }
   LoadMethod load_method() const override { return chosen_.load; }
   SaveMethod save_method() const override { return chosen_.save; }
-  TransferCounters counters() const override { return saves_->counters(); }
+  TransferCounters counters() const override {
+    TransferCounters counters = saves_->counters();
+    counters.calibration_us = calibration_us_;
+    return counters;
+  }
 
  private:
   // By methods for comparison, which do not tell how long they took.
@@ -162,6 +175,7 @@ class TransfersImpl : public Transfers {
   }
 
   const Calibration chosen_;
+  const int64_t calibration_us_;
   const bool is_hopper_;
   RunCopier copier_;
   HostLists lists_;
@@ -181,7 +195,8 @@ base::Result<std::unique_ptr<Transfers>> Transfers::create(const device::cuda::G
                        "choose uva or auto",
                        gpu.name, gpu.major, gpu.minor);
   }
-  ASSIGN_OR_RETURN(const Calibration chosen, choose(gpu, options));
+  int64_t calibration_us = 0;
+  ASSIGN_OR_RETURN(const Calibration chosen, choose(gpu, options, &calibration_us));
   TransferOptions resolved = options;
   resolved.load = chosen.load;
   resolved.save = chosen.save;
@@ -191,7 +206,7 @@ base::Result<std::unique_ptr<Transfers>> Transfers::create(const device::cuda::G
     ASSIGN_OR_RETURN(staged, StagedLoads::create(options.num_workers));
   }
   return std::unique_ptr<Transfers>(std::make_unique<TransfersImpl>(
-      chosen, gpu.is_hopper(), std::move(saves), std::move(staged)));
+      chosen, calibration_us, gpu.is_hopper(), std::move(saves), std::move(staged)));
 }
 
 }  // namespace store::cuda
