@@ -14,9 +14,10 @@ TOP = pathlib.Path(__file__).resolve().parent.parent
 
 # Cases on small shapes that compute-sanitizer gets through in a minute.
 SANITIZED = {"decode_attention_test": "*NeverUsesWhatARowDoesNotSee", "prefill_hopper_test": "*OneBlockOfOneHead:*HeadsWithTables*",
-             "prefill_portable_test": "*NeverUsesWhatARowDoesNotSee", "row_ops_cuda_test": "*Gates*:*EmbedCopies*:*AddRmsNorm*",
+             "prefill_portable_test": "*NeverUsesWhatARowDoesNotSee", "row_ops_cuda_test": "*",
              "transfers_cuda_test": "*AGatherReplaysInAGraph*:*EverySaveMethod*", "page_score_cuda_test": "*SkipsRows*",
-             "page_select_cuda_test": "*SaysWhen*", "select_cuda_test": "*FewPagesFromTheFirstToken", "sample_cuda_test": "*CutsAmong*",
+             "page_select_cuda_test": "*SaysWhen*", "select_cuda_test": "*FewPagesFromTheFirstToken",
+             "sample_cuda_test": "*CutsAmong*:*Penalties*", "tables_cuda_test": "*",
              "page_stats_cuda_test": "*", "kv_seal_cuda_test": "*", "page_fused_cuda_test": "*", "overlap_cuda_test": "*/0:*/5",
              "row_saves_cuda_test": "*RowsArrive*", "quantised_cuda_test": "*Embeds*:*AGraphReplays*", "fp8_rows_cuda_test": "*",
              "fp8_linear_cuda_test": "*AGraphReplays*", "linear_cuda_test": "*AGraphReplaysOur*"}
