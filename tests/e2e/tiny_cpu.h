@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include "e2e/tiny_shape.h"
 #include "exec/cpu_executor.h"
@@ -87,6 +89,20 @@ class TinyDevice {
   void poison(core::FrameId row) { fill(executor_->kv().frames(), core::index(row)); }
   void poison(core::BlockId block) {
     if (tiered()) fill(executor_->tier()->homes(), core::index(block));
+  }
+  std::span<std::byte> home(core::BlockId block, int32_t column) {
+    const store::PagePool& homes = executor_->tier()->homes();
+    return {homes.item(column, core::index(block)), static_cast<size_t>(homes.shape().item_bytes)};
+  }
+  // Without a host tier.
+  std::vector<std::byte> read_page(core::BlockId block, int32_t column) {
+    const store::PagePool& frames = executor_->kv().frames();
+    const std::byte* page = frames.item(column, core::index(block));
+    return {page, page + frames.shape().item_bytes};
+  }
+  void write_page(core::BlockId block, int32_t column, const std::vector<std::byte>& page) {
+    std::memcpy(executor_->kv().frames().item(column, core::index(block)), page.data(),
+                page.size());
   }
 
  private:

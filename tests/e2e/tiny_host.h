@@ -57,6 +57,7 @@ class TinyHost {
   }
 
   auto& executor() { return device_.executor(); }
+  TinyDevice& device() { return device_; }
   bool tiered() const { return device_.tiered(); }
   const core::StepResult& result() const { return result_; }
   const core::KvCounters& totals() const { return totals_; }

@@ -6,8 +6,10 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "e2e/tiny_shape.h"
 #include "exec/cuda/cuda_executor.h"
@@ -95,6 +97,24 @@ class TinyDevice {
     std::memset(
         tier.home(block, 0), 0xff,
         static_cast<size_t>(tier.home_columns().num_columns() * executor_->kv().pool().page_bytes));
+  }
+  // No head streams, so homes have the frames' columns.
+  std::span<std::byte> home(core::BlockId block, int32_t column) {
+    return {executor_->tier()->home(block, column),
+            static_cast<size_t>(executor_->kv().pool().page_bytes)};
+  }
+  // Without a host tier.
+  std::vector<std::byte> read_page(core::BlockId block, int32_t column) {
+    std::vector<std::byte> page(static_cast<size_t>(executor_->kv().pool().page_bytes));
+    executor_->stream().copy(page.data(), executor_->kv().page(core::index(block), column),
+                             std::ssize(page));
+    executor_->stream().synchronize().value();
+    return page;
+  }
+  void write_page(core::BlockId block, int32_t column, const std::vector<std::byte>& page) {
+    executor_->stream().copy(executor_->kv().page(core::index(block), column), page.data(),
+                             std::ssize(page));
+    executor_->stream().synchronize().value();
   }
 
  private:
