@@ -1,10 +1,13 @@
 // A step reads of every (layer, KV head) the pages that this head selected, and no others: each
 // page in turn has its V negated, in device memory or in its home, and the next token's bits change
 // for as many pages as the head selects, the first among them; all of it back, they do not. A
-// kernel that reads a frame of another head, or a stale one, finds another number of pages.
+// kernel that reads a frame of another head, or a stale one, finds another number of pages. Where
+// two pages of a head exchange their statistics, the one is selected for the other.
 //
 // By itself on each back end; what exactly a head selects is selection_oracle_test's to say.
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "e2e/tiny_host.h"
 
@@ -48,6 +51,11 @@ class Damage {
       negate(block, column);
     }
     return read;
+  }
+
+  void swap_stats(int32_t layer, int32_t head, int32_t a, int32_t b) {
+    host_.device().swap_stats(layer, head, s_.blocks[static_cast<size_t>(a)],
+                              s_.blocks[static_cast<size_t>(b)]);
   }
 
   // Of each head that selects, in the last step.
@@ -113,6 +121,30 @@ TEST(Damage, OfAPageIsSeenByTheHeadsThatSelectIt) {
 
 TEST(Damage, OfAHomeIsSeenByTheHeadsThatMissIt) {
   expect_selected_pages_alone(true);
+}
+
+// Scores change places with the statistics: another page is selected for the one.
+TEST(Damage, OfStatisticsIsSeenByTheHeadThatScoresThem) {
+  Damage damage(false);
+  const Sampled expected = damage.step();
+  for (int32_t layer = 0; layer < TinyModel::kLayers; ++layer) {
+    for (int32_t head = 0; head < TinyModel::kKvHeads; ++head) {
+      SCOPED_TRACE(testing::Message() << "layer " << layer << " head " << head);
+      std::vector<int32_t> read = damage.pages_read(layer, head, expected);
+      ASSERT_EQ(read.size(), 3u);
+      int32_t other = 1;  // none of those
+      while (std::ranges::find(read, other) != read.end()) ++other;
+      damage.swap_stats(layer, head, read[1], other);
+      const Sampled without = damage.step();
+      EXPECT_FALSE(same_bits(without, expected));
+      const std::vector<int32_t> now = damage.pages_read(layer, head, without);
+      damage.swap_stats(layer, head, read[1], other);
+      read[1] = other;
+      std::ranges::sort(read);
+      EXPECT_EQ(now, read);
+      EXPECT_TRUE(same_bits(damage.step(), expected)) << "all of it is back";
+    }
+  }
 }
 
 }  // namespace

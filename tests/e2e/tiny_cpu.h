@@ -2,6 +2,7 @@
 // that tests poison.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -74,6 +75,7 @@ class TinyDevice {
   // `num_rows` == 0: no host tier.
   TinyDevice(TinyModel& model, int32_t num_blocks, int32_t num_rows, TinyTier tier) {
     CpuExecutorOptions o = model.options(num_blocks);
+    stats_bytes_ = o.kv.page.stats_bytes();
     if (num_rows > 0) {
       tier.num_homes = num_blocks;
       tier.num_frames = num_rows;
@@ -104,6 +106,14 @@ class TinyDevice {
     std::memcpy(executor_->kv().frames().item(column, core::index(block)), page.data(),
                 page.size());
   }
+  // Exchanges the statistics of two pages of a head, by their blocks.
+  void swap_stats(int32_t layer, int32_t head, core::BlockId a, core::BlockId b) {
+    const DeviceKv& kv = executor_->kv();
+    std::byte* const stats = kv.stats(kv.selecting_column(layer, head));
+    const int64_t bytes = stats_bytes_;
+    std::swap_ranges(stats + core::index(a) * bytes, stats + (core::index(a) + 1) * bytes,
+                     stats + core::index(b) * bytes);
+  }
 
  private:
   static void fill(const store::PagePool& pool, int32_t row) {
@@ -113,6 +123,7 @@ class TinyDevice {
   }
 
   std::unique_ptr<CpuExecutor> executor_;
+  int64_t stats_bytes_ = 0;  // of a page
 };
 
 }  // namespace exec

@@ -116,6 +116,23 @@ class TinyDevice {
                              std::ssize(page));
     executor_->stream().synchronize().value();
   }
+  // Exchanges the statistics of two pages of a head, by their blocks.
+  void swap_stats(int32_t layer, int32_t head, core::BlockId a, core::BlockId b) {
+    const ops::cuda::StatsPool& stats = executor_->kv().stats();
+    const int64_t column = executor_->kv().selecting().column(layer, head);
+    const auto bytes = static_cast<size_t>(stats.stats_bytes);
+    std::vector<std::byte> held[2] = {std::vector<std::byte>(bytes), std::vector<std::byte>(bytes)};
+    const auto place = [&](core::BlockId block) {
+      return stats.base + (column * stats.num_blocks + core::index(block)) * stats.stats_bytes;
+    };
+    device::cuda::Stream& stream = executor_->stream();
+    stream.copy(held[0].data(), place(a), stats.stats_bytes);
+    stream.copy(held[1].data(), place(b), stats.stats_bytes);
+    stream.synchronize().value();
+    stream.copy(place(a), held[1].data(), stats.stats_bytes);
+    stream.copy(place(b), held[0].data(), stats.stats_bytes);
+    stream.synchronize().value();
+  }
 
  private:
   std::unique_ptr<cuda::CudaExecutor> executor_;
