@@ -111,7 +111,7 @@ std::optional<ApiError> Generation::submit() {
         request.constraint = std::move(prepared_.constraints[running_.size()]);
       const core::RequestId id = request.id;
       auto events = std::make_shared<engine::EventStream>(request, *place_);
-      auto submitted = service_.engine().submit(std::move(request), events);
+      auto submitted = service_.engine().submit(std::move(request), events, !running_.empty());
       if (!submitted.ok()) {
         for (Running& running : running_) {
           service_.engine().cancel(running.id);

@@ -51,9 +51,10 @@ class FakeEngine final : public engine::Engine {
     std::shared_ptr<engine::EventStream> events;
   };
 
-  base::Result<void> submit(core::Request request,
-                            std::shared_ptr<engine::EventStream> events) override {
+  base::Result<void> submit(core::Request request, std::shared_ptr<engine::EventStream> events,
+                            bool joins = false) override {
     const std::lock_guard lock(mutex_);
+    joined_.push_back(joins);
     if (refusal.code != base::Code::kInternal) {
       if (refuse_after == 0) return refusal;
       --refuse_after;
@@ -62,6 +63,11 @@ class FakeEngine final : public engine::Engine {
     changed_.notify_all();
     if (!hold) play(request, *events);
     return {};
+  }
+  // Of what has been submitted, whether it entered behind another.
+  std::vector<bool> joined() const {
+    const std::lock_guard lock(mutex_);
+    return joined_;
   }
   void cancel(core::RequestId id) override {
     const std::lock_guard lock(mutex_);
@@ -181,6 +187,7 @@ class FakeEngine final : public engine::Engine {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Sequence> submitted_;
+  std::vector<bool> joined_;
   std::vector<core::RequestId> cancelled_;
 };
 

@@ -25,8 +25,10 @@ class Engine {
   // Queues a request; its events arrive in `events`, kFinished last, whatever happens. Thread: any.
   // Errors: kOverloaded (inbox full, or draining), kInvalidArgument (empty prompt, token out of
   // range), kTooLarge (prompt + max_tokens over context_max()), kUnsupported (a policy that the
-  // preset does not have). No event follows an error.
-  virtual base::Result<void> submit(core::Request request, std::shared_ptr<EventStream> events) = 0;
+  // preset does not have). No event follows an error. `joins`: it belongs to the one submitted
+  // before, and enters however many wait, since a part of an answer is of no use.
+  virtual base::Result<void> submit(core::Request request, std::shared_ptr<EventStream> events,
+                                    bool joins = false) = 0;
 
   // Ends all sequences of the request at the next step, with kAbort; unknown or finished ids are
   // ignored. Thread: any.

@@ -13,21 +13,22 @@ Mailbox::Mailbox(int32_t capacity, int64_t tokens_max)
   box_.arrivals.reserve(static_cast<size_t>(capacity));
 }
 
-base::Result<void> Mailbox::post(std::unique_ptr<LiveSequence> sequence) {
+base::Result<void> Mailbox::post(std::unique_ptr<LiveSequence> sequence, bool joins) {
   {
     std::lock_guard lock(mutex_);
     if (closed_) {
       ++num_refused_;
       return base::error(base::Code::kOverloaded, "the server is shutting down");
     }
-    if (waiting_.requests == capacity_) {
+    if (!joins && waiting_.requests >= capacity_) {
       ++num_refused_;
       return base::error(base::Code::kOverloaded,
                          "{} requests are waiting already: try again later", waiting_.requests);
     }
     // One that waits alone may have any length, or it could never come in.
     const int64_t tokens = sequence->prompt_len;
-    if (tokens_max_ > 0 && waiting_.requests > 0 && waiting_.tokens + tokens > tokens_max_) {
+    if (!joins && tokens_max_ > 0 && waiting_.requests > 0 &&
+        waiting_.tokens + tokens > tokens_max_) {
       ++num_refused_;
       return base::error(base::Code::kOverloaded,
                          "prompts of {} tokens are waiting already, and of {} may: try again later",

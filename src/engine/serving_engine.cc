@@ -203,8 +203,8 @@ void ServingEngine::end_all() {
   } while (mailbox_.num_live() > 0);
 }
 
-base::Result<void> ServingEngine::submit(core::Request request,
-                                         std::shared_ptr<EventStream> events) {
+base::Result<void> ServingEngine::submit(core::Request request, std::shared_ptr<EventStream> events,
+                                         bool joins) {
   CHECK(events != nullptr);
   // The preset's attention unless the request has its own.
   if (request.policy.kind == core::AttentionPolicy::Kind::kDense && limits_.budget_max > 0) {
@@ -224,7 +224,7 @@ base::Result<void> ServingEngine::submit(core::Request request,
   sequence->events = std::move(events);
   sequence->times.arrival_us = sequence->request.arrival_us;
   sequence->times.queued_us = clock_();
-  return mailbox_.post(std::move(sequence));
+  return mailbox_.post(std::move(sequence), joins);
 }
 
 void ServingEngine::cancel(core::RequestId id) {

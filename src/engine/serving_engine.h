@@ -63,7 +63,8 @@ class ServingEngine final : public Engine {
   // next call. Only without start().
   bool step();
 
-  base::Result<void> submit(core::Request request, std::shared_ptr<EventStream> events) override;
+  base::Result<void> submit(core::Request request, std::shared_ptr<EventStream> events,
+                            bool joins = false) override;
   void cancel(core::RequestId id) override;
   void drain(int64_t timeout_us) override;
   void save_cached(int64_t timeout_us) override;

@@ -279,6 +279,21 @@ TEST_P(ServingEngineTest, AFullInboxRefusesAndCountsIt) {
   submit(request({1}, 1));
 }
 
+// An answer of several choices would else be refused for ever by a queue shorter than it.
+TEST_P(ServingEngineTest, WhatBelongsToARequestEntersBehindIt) {
+  make(2, 0, 0, 8);
+  const auto join = [&](size_t tokens) {
+    const auto r = request(std::vector<TokenId>(tokens, 1), 1);
+    return engine_->submit(r, std::make_shared<EventStream>(r, nullptr), true).ok();
+  };
+  submit(request({1, 2, 3, 4, 5}, 1));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(join(5));
+  EXPECT_EQ(engine_->snapshot().requests_waiting, 4);
+  EXPECT_EQ(refusal(request({1}, 1)), base::Code::kOverloaded) << "more than two wait";
+  run_all();
+  submit(request({1}, 1));
+}
+
 TEST_P(ServingEngineTest, BoundsTheTokensThatWait) {
   make(64, 0, 0, 8);
   submit(request({1, 2, 3, 4, 5}, 1));
