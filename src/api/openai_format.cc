@@ -113,7 +113,10 @@ std::string OpenAiFormat::whole(const std::vector<ChoiceView>& choices, const Us
   std::string out;
   append_head(out, chat() ? "chat.completion" : "text_completion");
   for (const ChoiceView& view : choices) append_choice(out, view);
-  out += "],\"usage\":";
+  out += ']';
+  // A chat has one prompt; completions have one a choice.
+  if (chat() && request_.prompt_logprobs) append_logprobs_of_prompt(out, choices.front());
+  out += ",\"usage\":";
   append_usage(out, usage);
   out += '}';
   return out;
@@ -132,12 +135,14 @@ void OpenAiFormat::append_choice(std::string& out, const ChoiceView& view) const
   }
   append_logprobs(out, view, /*with_prompt=*/true);
   append_finish(out, view.choice);
-  if (request_.prompt_logprobs) {
-    out += ",\"prompt_logprobs\":";
-    append_prompt_logprobs(out, *model_.tokenizer, view.choice.prompt_logprobs(),
-                           *request_.prompt_logprobs);
-  }
+  if (!chat() && request_.prompt_logprobs) append_logprobs_of_prompt(out, view);
   out += '}';
+}
+
+void OpenAiFormat::append_logprobs_of_prompt(std::string& out, const ChoiceView& view) const {
+  out += ",\"prompt_logprobs\":";
+  append_prompt_logprobs(out, *model_.tokenizer, view.choice.prompt_logprobs(),
+                         *request_.prompt_logprobs);
 }
 
 // A message or a piece of one. Content is null in a message that has none but says something else,

@@ -27,6 +27,7 @@ class OpenAiFormat final : public AnswerFormat {
   // `first`: the choice has sent nothing yet (the role, and the echo of the prompt, go with it).
   std::string chunk(const ChoiceView& view, bool first, const Usage& usage) const;
   void append_choice(std::string& out, const ChoiceView& view) const;
+  void append_logprobs_of_prompt(std::string& out, const ChoiceView& view) const;
   void append_head(std::string& out, const char* object) const;
   void append_logprobs(std::string& out, const ChoiceView& view, bool with_prompt) const;
   void append_message(std::string& out, const ChoiceView& view, bool whole, bool first) const;

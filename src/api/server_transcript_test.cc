@@ -243,6 +243,20 @@ TEST(Completions, PromptLogprobsByTokenId) {
     {"65":{"logprob":-0.5,"rank":1,"decoded_token":"A"},"98":{"logprob":-0.25,"rank":1,"decoded_token":"b"}}])"));
 }
 
+// A chat's choices share a prompt, so they stand beside `choices`, as vLLM has them.
+TEST(Chat, PromptLogprobsBesideTheChoices) {
+  TestServer server;
+  const json body = parsed(server.post("/v1/chat/completions", R"({"n":2,"prompt_logprobs":0,
+      "max_tokens":1,"messages":[{"role":"user","content":"a"}]})"));
+  ASSERT_EQ(body["choices"].size(), 2u);
+  for (const json& choice : body["choices"]) EXPECT_FALSE(choice.contains("prompt_logprobs"));
+  const auto submitted = server.engine().wait_for_submitted(2);
+  EXPECT_EQ(server.engine().joined(), (std::vector<bool>{false, true})) << "one entry for both";
+  ASSERT_EQ(body["prompt_logprobs"].size(), submitted[0].request.prompt.size());
+  EXPECT_EQ(body["prompt_logprobs"][0], nullptr);
+  EXPECT_TRUE(body["prompt_logprobs"][1].is_object());
+}
+
 TEST(Chat, WholeAnswer) {
   TestServer server;
   json body = parsed(server.post("/v1/chat/completions", R"({"model":"bytes","messages":[
