@@ -282,13 +282,14 @@ http::Task<void> answer_stream(Service& service, http::Exchange& exchange, Gener
     const bool last = error != nullptr || generation.finished();
     if (!out.empty()) {
       if (!exchange.answered()) co_await begin_stream(exchange);
-      if (!co_await exchange.write(out)) co_return;
+      if (!co_await exchange.write(out)) break;
       out.clear();
     }
     if (last) co_return;
     const bool woken = co_await exchange.wait(service.options().ping_interval);
     if (!woken) out = format.ping();
   }
+  exchange.give_up();
 }
 
 // As JSON text, so that no byte of it can end the line.

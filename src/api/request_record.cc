@@ -125,7 +125,7 @@ void RequestRecord::add_sequence(const telemetry::FinishedRequest& story,
 
 RequestRecord::~RequestRecord() {
   exchange_.attachment().reset();
-  // 499: the client left before it was answered.
+  // 499: the client left before it was answered; a stream that was left has it already.
   const int64_t status = exchange_.status() == 0 ? 499 : exchange_.status();
   // Probes fail while a model is loaded, and again every second.
   const bool failed = status >= 400 && exchange_.request().method == "POST";

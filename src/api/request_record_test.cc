@@ -195,5 +195,26 @@ TEST_F(RequestLine, AClientThatLeavesIsAnAbort) {
   EXPECT_EQ(found[0]["generated_tokens"], 0);
 }
 
+TEST_F(RequestLine, AStreamThatIsLeftIsNoSuccess) {
+  std::string metrics;
+  const auto found = lines([&](testing::TestServer& server) {
+    server.engine().hold = true;
+    http::testing::RawClient client(server.port());
+    client.send(testing::TestServer::post_bytes("/v1/completions",
+                                                R"({"prompt":"abc","stream":true})",
+                                                "Content-Type: application/json\r\n"));
+    const auto sequences = server.engine().wait_for_submitted(1);
+    testing::FakeEngine::push_start(sequences[0].request, *sequences[0].events, 0);
+    testing::FakeEngine::push_token(sequences[0].request, *sequences[0].events, 'z');
+    client.read_until("\"z\"");
+    client.disconnect();
+    server.engine().wait_for_cancelled(1);
+    while (metrics.find("status=\"499\"} 1") == std::string::npos) metrics = server.get("/metrics");
+  });
+  ASSERT_GE(found.size(), 1u);
+  EXPECT_EQ(found[0]["status"], 499);
+  EXPECT_EQ(found[0]["finish"], "abort");
+}
+
 }  // namespace
 }  // namespace api

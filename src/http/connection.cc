@@ -137,7 +137,7 @@ void Connection::close_if_idle() {
 }
 
 void Connection::abort() {
-  gone_ = true;
+  gone_ = aborted_ = true;
   signal();
   error_code ec;
   stream_.socket().close(ec);
@@ -566,6 +566,10 @@ std::function<void()> Exchange::waker() const {
         if (const auto connection = weak.lock()) connection->signal();
       });
   return [sleeper = std::move(sleeper)] { WakeHub::wake(sleeper); };
+}
+
+void Exchange::give_up() {
+  if (connection_.gone_ && !connection_.aborted_) status_ = 499;
 }
 
 bool Exchange::gone() const {

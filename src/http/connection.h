@@ -90,7 +90,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool judged_ = false;        // the request has its answer already
   bool idle_ = false;
   bool woken_ = false;
-  bool gone_ = false;
+  bool gone_ = false, aborted_ = false;
   bool watching_ = false;  // a wait on the socket is pending
   bool stopping_ = false;  // stop_watching() waits for its end
 };

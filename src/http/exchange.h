@@ -61,6 +61,9 @@ class Exchange {
   std::function<void()> waker() const;
 
   bool gone() const;  // the client has left, or writing to it failed
+  // The answer will not be complete because the client has left: it counts as 499. Not if the
+  // server has closed the connection itself.
+  void give_up();
   bool answered() const { return status_ != 0; }
   int status() const { return status_; }  // 0 until answered
 
