@@ -184,6 +184,19 @@ engine::MemorySizes gpu_memory(const engine::EngineOptions& e, const House& hous
                            house.weights);
 }
 
+engine::MemorySizes measure_memory(const engine::EngineOptions& e, const House& house) {
+  const auto measure = [e, &house](int32_t rows) {
+    engine::EngineOptions fewer = e;
+    fewer.max_num_batched_tokens = rows;
+    fewer.max_num_seqs = std::min(e.max_num_seqs, rows);
+    return house.gpu != nullptr ? gpu_memory(fewer, house)
+                                : cpu_memory(fewer, house, ops::op_table(house.isa));
+  };
+  engine::MemorySizes memory = measure(e.max_num_batched_tokens);
+  memory.with_rows = measure;
+  return memory;
+}
+
 // REQUIRES: there is a host tier.
 exec::HostTierOptions host_tier(const engine::EngineOptions& e,
                                 const engine::ResolvedSizes& sizes) {
@@ -374,9 +387,7 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
     e.tiers.max_inject_tokens = int64_t{e.tiers.chunk_tokens} * c.num_layers;
   }
   e.max_num_seqs = std::min(e.max_num_seqs, e.max_num_batched_tokens);
-  const engine::MemorySizes memory = house->gpu != nullptr
-                                         ? gpu_memory(e, *house)
-                                         : cpu_memory(e, *house, ops::op_table(house->isa));
+  const engine::MemorySizes memory = measure_memory(e, *house);
   if (options.device_memory.ends_with('%')) {
     ASSIGN_OR_RETURN(e.device_memory_bytes, share_of(options.device_memory, memory));
   }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -60,6 +61,8 @@ struct MemorySizes {
   std::optional<int64_t> host_available_bytes;
   // On a GPU: left free for what the CUDA runtime takes itself (kernels, libraries, graphs).
   int64_t runtime_bytes = 0;
+  // The same for steps of so many rows at most, for advice. Nothing: no number of rows is advised.
+  std::function<MemorySizes(int32_t rows)> with_rows;
   bool on_gpu() const { return host_available_bytes.has_value(); }
 };
 

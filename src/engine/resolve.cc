@@ -23,6 +23,12 @@ std::string advise_at_most(int64_t bytes) {
 std::string advise_at_least(int64_t bytes) {
   return fmt::format("{}MiB", (bytes + (1 << 20) - 1) >> 20);
 }
+bool can_advise(int64_t bytes, int64_t left) {
+  return bytes <= left >> 20 << 20;
+}
+
+// What fewer rows a step should leave room for, unless a length was asked for.
+constexpr int32_t kContextUsual = 4096;
 
 base::Result<void> check_range(const char* flag, int64_t value, int64_t min, int64_t max) {
   if (value >= min && value <= max) return {};
@@ -178,12 +184,14 @@ class Resolver {
     const int64_t left = memory_.available_bytes - memory_.weights_bytes - memory_.runtime_bytes;
     if (options_.device_memory_bytes) {
       RETURN_IF_ERROR(check_device_memory(*options_.device_memory_bytes, beside, left));
+    } else if (left <= 0) {
+      return error(Code::kTooLarge, "weights {}{} are over the {}: take a smaller model",
+                   format_bytes(memory_.weights_bytes), runtime(" and "), available());
     } else if (left <= beside) {
-      return error(Code::kTooLarge,
-                   "weights {}{} and workspace {} are over the {}: lower "
-                   "--max-num-batched-tokens from {}, or take a smaller model",
+      const std::string lower = fewer_rows();
+      return error(Code::kTooLarge, "weights {}{} and workspace {} are over the {}: {}",
                    format_bytes(memory_.weights_bytes), runtime(", "), format_bytes(beside),
-                   available(), options_.max_num_batched_tokens);
+                   available(), lower.empty() ? "take a smaller model" : lower);
     }
     if (tiered_) {
       host_limit_ = *options_.tiers.host_memory_bytes;
@@ -212,6 +220,12 @@ class Resolver {
   }
 
   base::Result<void> check_device_memory(int64_t asked, int64_t beside, int64_t left) const {
+    if (left <= 0) {
+      return error(Code::kTooLarge,
+                   "weights {}{} are over the {}, and --device-memory is beside them: take a "
+                   "smaller model",
+                   format_bytes(memory_.weights_bytes), runtime(" and "), available());
+    }
     if (asked > left) {
       return error(Code::kTooLarge,
                    "--device-memory {} beside {} of weights{} is over the {}: lower it to {} or "
@@ -220,10 +234,60 @@ class Resolver {
                    available(), advise_at_most(left));
     }
     if (asked > beside) return {};
-    return error(Code::kTooLarge,
-                 "--device-memory {} leaves nothing for KV pages: workspace and staging take {}; "
-                 "raise it, or lower --max-num-batched-tokens from {}",
-                 format_bytes(asked), format_bytes(beside), options_.max_num_batched_tokens);
+    return error(
+        Code::kTooLarge,
+        "--device-memory {} leaves nothing for KV pages: workspace and staging take {}: {}",
+        format_bytes(asked), format_bytes(beside), advise_room(left));
+  }
+
+  // Where --device-memory holds no pages: what to raise it to, or to lower instead.
+  std::string advise_room(int64_t left) const {
+    const int64_t needed =
+        device_bytes_for(options_.max_model_len ? context_wanted_ : options_.page_tokens);
+    const std::string raise =
+        can_advise(needed, left) ? "raise it to " + advise_at_least(needed) : "";
+    const std::string lower = fewer_rows();
+    if (raise.empty() && lower.empty())
+      return "nothing that is left is enough, take a smaller model";
+    return raise + (raise.empty() || lower.empty() ? "" : ", or ") + lower;
+  }
+
+  // The most rows of a step with which all fits, and a context of `least` tokens. 0: none do.
+  int32_t most_rows(EngineOptions options, int32_t least, int32_t* context) const {
+    int32_t fitting = 0, over = options_.max_num_batched_tokens;
+    while (over - fitting > 1) {
+      const int32_t rows = fitting + (over - fitting) / 2;
+      options.max_num_batched_tokens = rows;
+      options.max_num_seqs = std::min(options_.max_num_seqs, rows);
+      MemorySizes memory = memory_.with_rows(rows);
+      memory.with_rows = nullptr;  // its errors give no advice of their own
+      const auto sizes = Resolver(options, model_, memory).resolve();
+      const bool fits = sizes.ok() && sizes->context_max >= least;
+      if (fits) *context = sizes->context_max;
+      (fits ? fitting : over) = rows;
+    }
+    return fitting;
+  }
+
+  // "lower --max-num-batched-tokens from 8192 to 512", with a short context where there is no other
+  // way. Empty: there is none.
+  std::string fewer_rows() const {
+    if (!memory_.with_rows) return "";
+    const auto lower = [&](int32_t rows) {
+      return fmt::format("lower --max-num-batched-tokens from {} to {}",
+                         options_.max_num_batched_tokens, rows);
+    };
+    int32_t context = 0;
+    EngineOptions shorter = options_;
+    for (int32_t least : {kContextUsual, 1024, 256, 1}) {
+      const bool as_asked = least == kContextUsual;
+      if (as_asked && options_.max_model_len) least = 1;  // all of it, that is
+      const int32_t rows = most_rows(shorter, std::min(least, context_wanted_), &context);
+      if (rows > 0 && as_asked) return lower(rows);
+      if (rows > 0) return fmt::format("{} and --max-model-len to {}", lower(rows), context);
+      shorter.max_model_len.reset();
+    }
+    return "";
   }
 
   bool fits_host(const MemoryPlan& plan) const {
@@ -249,20 +313,35 @@ class Resolver {
     const int32_t asked = options_.max_model_len ? context_wanted_ : options_.page_tokens;
     const MemoryPlan wanted = fitted(asked);
     const std::string shorter =
-        context > 0 ? fmt::format("lower --max-model-len to {} or ", context) : "";
+        context > 0 ? fmt::format("lower --max-model-len to {}", context) : "";
     if (wanted.least_bytes() > device_limit_) {
       const int64_t needed = device_bytes_for(asked);
-      return error(Code::kTooLarge,
-                   "{} tokens need {} of device memory, {} are there: {}raise --device-memory to "
-                   "{}{}",
-                   asked, format_bytes(needed), format_bytes(device_limit_), shorter,
-                   advise_at_least(needed),
-                   tiered_ ? "" : ", or give a host tier with --preset full");
+      return error(Code::kTooLarge, "{} tokens need {} of device memory, {} are there: {}", asked,
+                   format_bytes(needed), format_bytes(device_limit_),
+                   advise_tokens(shorter, needed));
     }
     const int64_t homes = wanted.blocks_min() * wanted.home_bytes();
     return error(Code::kTooLarge,
                  "{} tokens need {} of homes, {} are there: {}raise --host-memory to {}", asked,
-                 format_bytes(homes), format_bytes(host_limit_), shorter, advise_at_least(homes));
+                 format_bytes(homes), format_bytes(host_limit_),
+                 shorter.empty() ? "" : shorter + " or ", advise_at_least(homes));
+  }
+
+  // What to do where tokens need so much of the device; more than there is is not advised.
+  std::string advise_tokens(const std::string& shorter, int64_t needed) const {
+    const int64_t homes = tiered_ && !memory_.on_gpu() ? host_limit_ : 0;
+    const int64_t left = memory_.available_bytes - memory_.weights_bytes - memory_.runtime_bytes;
+    std::string advice = shorter;
+    const auto add = [&](const char* between, const std::string& text) {
+      if (!text.empty()) advice += (advice.empty() ? "" : between) + text;
+    };
+    if (can_advise(needed, left - homes)) {
+      add(" or ", "raise --device-memory to " + advise_at_least(needed));
+    } else if (shorter.empty()) {
+      add(", or ", fewer_rows());
+    }
+    if (!tiered_) add(", or ", "give a host tier with --preset full");
+    return advice.empty() ? "take a smaller model" : advice;
   }
 
   // Blocks: with a host tier as many homes as their statistics leave room for, a quarter of the

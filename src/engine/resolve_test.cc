@@ -151,6 +151,87 @@ TEST(Resolve, AdviceOnMemoryWorksWhenTaken) {
   }
 }
 
+TEST(Resolve, AdviceOnRowsWorksWhenTaken) {
+  const auto at = [](int64_t available) {
+    return [available](int32_t rows) {
+      MemorySizes sizes = memory();
+      sizes.available_bytes = available;
+      sizes.workspace_bytes = rows * kMiB / 8;  // of 1024 rows 128 MiB
+      return sizes;
+    };
+  };
+  struct Case {
+    int64_t available_mib, device_mib;
+    int32_t model_len;
+  };
+  for (const Case& c : {Case{150, 0, 0},
+                        {150, 0, 1024},
+                        {110, 0, 8192},
+                        {4096, 20, 0},
+                        {4096, 132, 4096},
+                        {180, 20, 0}}) {
+    const auto memory_of = at(c.available_mib * kMiB);
+    MemorySizes sizes = memory_of(1024);
+    sizes.with_rows = memory_of;
+    EngineOptions options;
+    options.max_num_batched_tokens = 1024;
+    if (c.device_mib > 0) options.device_memory_bytes = c.device_mib * kMiB;
+    if (c.model_len > 0) options.max_model_len = c.model_len;
+    const auto refused = resolve(options, model(), sizes);
+    ASSERT_FALSE(refused.ok());
+    const std::string message = refused.error().message;
+    EngineOptions fewer = options;
+    const auto rows = static_cast<int32_t>(
+        number_behind(message, "lower --max-num-batched-tokens from 1024 to "));
+    fewer.max_num_batched_tokens = rows;
+    fewer.max_num_seqs = std::min(options.max_num_seqs, rows);
+    const bool shorter = message.find("--max-model-len to ") != std::string::npos;
+    EXPECT_EQ(shorter, c.available_mib == 110) << message;
+    const int32_t least = shorter ? 1024 : c.model_len > 0 ? 1 : 4096;
+    if (shorter)
+      fewer.max_model_len = static_cast<int32_t>(number_behind(message, "--max-model-len to "));
+    const auto taken = resolve(fewer, model(), memory_of(rows));
+    ASSERT_TRUE(taken.ok()) << message;
+    EXPECT_GE(taken->context_max, least);
+    fewer.max_num_batched_tokens = rows + 1;
+    fewer.max_num_seqs = std::min(options.max_num_seqs, rows + 1);
+    fewer.max_model_len = shorter ? std::nullopt : options.max_model_len;
+    const auto more = resolve(fewer, model(), memory_of(rows + 1));
+    EXPECT_TRUE(!more.ok() || more->context_max < least) << message;
+    const bool raises = message.find("raise it to ") != std::string::npos;
+    EXPECT_EQ(raises, c.device_mib > 0 && c.available_mib > 1000) << message;
+    if (!raises) continue;
+    options.device_memory_bytes = number_behind(message, "raise it to ") * kMiB;
+    EXPECT_TRUE(resolve(options, model(), sizes).ok()) << message;
+  }
+}
+
+TEST(Resolve, AdvisesNoMoreMemoryThanThereIs) {
+  EngineOptions options;
+  options.max_model_len = 8192;
+  MemorySizes sizes = memory();
+  sizes.available_bytes = 140 * kMiB;
+  expect_error(options, sizes, base::Code::kTooLarge, "lower --max-model-len to ");
+  EXPECT_THAT(resolve(options, model(), sizes).error().message,
+              ::testing::Not(HasSubstr("raise --device-memory")));
+}
+
+TEST(Resolve, SaysWhenNothingIsLowEnough) {
+  EngineOptions options;
+  MemorySizes sizes = memory();
+  sizes.available_bytes = 90 * kMiB;
+  sizes.with_rows = [sizes](int32_t) { return sizes; };
+  expect_error(options, sizes, base::Code::kTooLarge, "machine: take a smaller model");
+  options.device_memory_bytes = kMiB;
+  expect_error(options, sizes, base::Code::kTooLarge, "them: take a smaller model");
+  options.device_memory_bytes.reset();
+  sizes.available_bytes = 100 * kMiB + 1000;  // no step is so small
+  sizes.with_rows = [sizes](int32_t) { return sizes; };
+  expect_error(options, sizes, base::Code::kTooLarge, "machine: take a smaller model");
+  options.device_memory_bytes = 100;
+  expect_error(options, sizes, base::Code::kTooLarge, "is enough, take a smaller model");
+}
+
 TEST(Resolve, RefusesWhatTheMachineDoesNotHave) {
   EngineOptions options;
   options.device_memory_bytes = 5000 * kMiB;
@@ -162,7 +243,7 @@ TEST(Resolve, RefusesWhatTheMachineDoesNotHave) {
   small.available_bytes = 110 * kMiB;
   expect_error(options, small, base::Code::kTooLarge, "take a smaller model");
   small.available_bytes = 124 * kMiB + 1000;
-  expect_error(options, small, base::Code::kTooLarge, "raise --device-memory");
+  expect_error(options, small, base::Code::kTooLarge, "are there: give a host tier");
 }
 
 // The shape of the test model longneedle, whose KV is 8 KiB a token.
