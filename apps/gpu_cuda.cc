@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "apps/gpu.h"
+#include "apps/gpu_advice.h"
 #include "base/sizes.h"
 #include "device/cpu.h"
 #include "device/cuda/runtime.h"
@@ -129,10 +130,11 @@ class CudaGpu final : public Gpu {
     // What was made is gone again: what is free now is what there is.
     const int64_t left = device::cuda::free_bytes(info_) -
                          model::cuda::weight_bytes(files, options.weights) - kRuntimeBytes;
-    const int64_t less = std::max<int64_t>(0, std::min(left, options.device_bytes / 16 * 15));
-    return base::error(base::Code::kTooLarge,
-                       "{} (of {} for KV and workspace, --device-memory {}MiB takes less)",
-                       made.error().message, base::format_bytes(options.device_bytes), less >> 20);
+    const engine::MemorySizes sizes =
+        memory(files, options.kv, options.deterministic, options.weights);
+    return base::error(base::Code::kTooLarge, "{} ({})", made.error().message,
+                       advise_device_memory(options.device_bytes, left,
+                                            sizes.workspace_bytes + sizes.staging_bytes));
   }
 
  private:

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "store/cuda/gpu_test.h"
+#include "store/cuda/saves.h"
 #include "store/cuda/transfers.h"
 
 namespace store::cuda {
@@ -125,6 +126,27 @@ class RowSavesCudaTest : public GpuTest {
   PinnedBuffer homes_;
   std::set<std::pair<int32_t, int32_t>> taken_;
 };
+
+// Needs no GPU: nothing was made yet.
+TEST(RowSaves, MoreRowsThanTheRingHoldsAreRefusedWithANumberThatItHolds) {
+  TransferOptions options;
+  options.save = SaveMethod::kMemcpy;
+  options.page_bytes = 2 << 20;
+  options.rows = {.row_bytes = 1024, .frame_columns = 512, .home_columns = {}, .rows_max = 200};
+  options.rows.home_columns.resize(512);
+  const auto refused = Saves::create({}, options);  // rows of 1 MiB, and a ring of 256 MiB
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().message,
+            "--save-granularity step saves 200 rows of 1.00 MiB a step, and the staging ring of "
+            "256 MiB does not hold two of them: lower --max-num-seqs to 128 or use "
+            "--save-granularity pages");
+  options.staging_bytes = 1 << 20;
+  const auto none = Saves::create({}, options);
+  ASSERT_FALSE(none.ok());
+  EXPECT_NE(none.error().message.find("two of them: use --save-granularity pages"),
+            std::string::npos)
+      << none.error().message;
+}
 
 TEST_F(RowSavesCudaTest, RowsArriveAndNothingElseChanges) {
   struct Case {

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/log.h"
+#include "base/sizes.h"
 #include "device/cuda/status.h"
 #include "store/cuda/row_pack.h"
 #include "store/page_copy.h"
@@ -90,9 +91,14 @@ base::Result<std::unique_ptr<Saves>> Saves::create(const device::cuda::GpuInfo& 
             std::ssize(rows.home_columns) == rows.frame_columns + rows.ring_columns,
         "rows of {} bytes in {} columns", rows.row_bytes, rows.home_columns.size());
   if (options.staging_bytes < 2 * rows_part_bytes(rows)) {
-    return base::error(base::Code::kTooLarge,
-                       "a staging ring of {} bytes does not hold two steps of {} rows of {}",
-                       options.staging_bytes, rows.rows_max, rows.packed_bytes());
+    const int64_t fitting = options.staging_bytes / 2 / rows.packed_bytes();
+    return base::error(
+        base::Code::kTooLarge,
+        "--save-granularity step saves {} rows of {} a step, and the staging ring of "
+        "{} does not hold two of them: {}use --save-granularity pages",
+        rows.rows_max, base::format_bytes(rows.packed_bytes()),
+        base::format_bytes(options.staging_bytes),
+        fitting > 0 ? fmt::format("lower --max-num-seqs to {} or ", fitting) : "");
   }
   std::unique_ptr<Saves> saves(new Saves(gpu, options));
   RETURN_IF_ERROR(saves->init());
