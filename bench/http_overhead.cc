@@ -42,8 +42,8 @@ double ms_since(Clock::time_point begin) {
 // Two tokens and an end, at once.
 class ScriptedEngine final : public engine::Engine {
  public:
-  base::Result<void> submit(core::Request request,
-                            std::shared_ptr<engine::EventStream> events) override {
+  base::Result<void> submit(core::Request request, std::shared_ptr<engine::EventStream> events,
+                            bool) override {
     using api::testing::FakeEngine;
     events->reserve();
     FakeEngine::push_start(request, *events, 0);
