@@ -15,6 +15,10 @@
 
 namespace {
 
+// Exit status, as shells have it: the command line, the config file or a file that they name is
+// wrong.
+constexpr int kWrongInput = 2;
+
 using apps::ServingOptions;
 
 // The action of the subcommand that was named; set by its callback while CLI11 parses.
@@ -225,14 +229,14 @@ int main(int argc, char** argv) {
   auto line = apps::read_command_line(app, {argv + 1, argv + std::max(argc, 1)});
   if (!line.ok()) {
     fmt::print(stderr, "spillway: {}\n", line.error().message);
-    return 2;
+    return kWrongInput;
   }
   try {
     std::vector<std::string> arguments = std::move(line->arguments);
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them last first
     app.parse(std::move(arguments));
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;  // 2: the command line is wrong, as shells have it
+    return app.exit(e) == 0 ? 0 : kWrongInput;
   }
   base::Result<void> done = base::set_log_level(logs.level);
   if (done.ok()) done = base::set_log_format(logs.format);
@@ -244,7 +248,8 @@ int main(int argc, char** argv) {
     } else {
       fmt::print(stderr, "spillway: {}\n", done.error().message);
     }
-    return 1;
+    // What is wrong is so again the next time: a supervisor need not try (packaging/).
+    return done.error().code == base::Code::kInvalidArgument ? kWrongInput : 1;
   }
   return 0;
 }

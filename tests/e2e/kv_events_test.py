@@ -300,7 +300,7 @@ class EventsTest(unittest.TestCase):
     def test_what_is_wrong_is_said_before_serving(self):
         def error_of(*options):
             done = subprocess.run([serving.BINARY, "serve", serving.LONGNEEDLE, *options], capture_output=True, text=True, timeout=60)
-            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertEqual(done.returncode, 2, done.stderr)
             return done.stderr
 
         self.assertIn("there is no field \"topics\"", error_of("--kv-events-config", '{"topics":"a"}'))

@@ -104,7 +104,7 @@ class ModelNames(unittest.TestCase):
     def refused(self, name="org/tiny", *, words, **env):
         """The last line says why; what went before are tries."""
         done = self.run_spillway("inspect", name, **env)
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn(done.returncode, (1, 2), done.stdout + done.stderr)  # 2: another try would not help
         last = done.stderr.strip().splitlines()[-1]
         for word in words:
             self.assertIn(word, last)
