@@ -131,9 +131,10 @@ void Choice::add_token(const Event& event, bool with_text, Delta& delta) {
 }
 
 void Choice::add_text(const std::string& text, Delta& delta) {
-  // Stop strings count from min_tokens on; text before that is no part of one.
-  if (!matcher_ || completion_tokens_ <= request_.sampling.min_tokens) {
-    return put_out(text, delta);
+  if (!matcher_) return put_out(text, delta);
+  // A stop string may begin within min_tokens, but not end there.
+  if (completion_tokens_ <= request_.sampling.min_tokens) {
+    return put_out(matcher_->pass(text), delta);
   }
   text::StopMatcher::Piece piece = matcher_->push(text);
   put_out(piece.text, delta);

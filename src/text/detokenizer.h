@@ -51,6 +51,9 @@ class StopMatcher {
     std::optional<std::string> stop;  // the stop string that was met; later pushes give nothing
   };
   Piece push(std::string_view text);
+  // The next text, where a stop string may begin but none ends: one that is complete in it is text
+  // like any other. Returns what may be sent now.
+  std::string pass(std::string_view text);
   // What is still held back: no stop string came of it.
   std::string finish();
 
@@ -64,6 +67,7 @@ class StopMatcher {
   int32_t child(int32_t node, char c) const;  // or -1
   int32_t advance(int32_t node, char c) const;
   void link_suffixes();
+  std::string take_certain();
 
   std::vector<std::string> stops_;
   bool include_stop_;

@@ -68,10 +68,24 @@ StopMatcher::Piece StopMatcher::push(std::string_view text) {
     held_.clear();
     return piece;
   }
-  const size_t sure = held_.size() - static_cast<size_t>(nodes_[state_].depth);
-  piece.text = held_.substr(0, sure);
-  held_.erase(0, sure);
+  piece.text = take_certain();
   return piece;
+}
+
+std::string StopMatcher::pass(std::string_view text) {
+  if (stopped_) return {};
+  held_.append(text);
+  for (const char c : text) state_ = advance(state_, c);
+  return take_certain();
+}
+
+std::string StopMatcher::take_certain() {
+  // A stop string that was passed is the start of another one or only text.
+  while (state_ != 0 && nodes_[state_].next.empty()) state_ = nodes_[state_].suffix;
+  const size_t certain = held_.size() - static_cast<size_t>(nodes_[state_].depth);
+  std::string out = held_.substr(0, certain);
+  held_.erase(0, certain);
+  return out;
 }
 
 std::string StopMatcher::finish() {

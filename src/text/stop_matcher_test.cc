@@ -3,6 +3,7 @@
 // search over the whole text.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "text/detokenizer.h"
@@ -40,10 +41,22 @@ TEST(StopMatcher, CompleteFirstWinsThenLongest) {
   EXPECT_EQ(StopMatcher({"aab"}).push("aaab").text, "a");
 }
 
-// The end and length of the stop string that is complete first in `text`, the longest of those;
-// npos if none.
-std::pair<size_t, size_t> search(const std::string& text, const std::vector<std::string>& stops) {
-  for (size_t end = 1; end <= text.size(); ++end) {
+TEST(StopMatcher, WhatEndsInPassedTextIsText) {
+  StopMatcher matcher({"END", "ENDED"});
+  EXPECT_EQ(matcher.pass("x EN"), "x ");
+  EXPECT_EQ(matcher.pass("D"), "") << "it may yet become ENDED";
+  EXPECT_EQ(matcher.pass("ED"), "ENDED") << "no stop string begins so";
+  EXPECT_EQ(matcher.pass(" E"), " ");
+  const auto piece = matcher.push("NDy");
+  EXPECT_EQ(piece.stop, "END");
+  EXPECT_EQ(piece.text, "");
+}
+
+// The end and length of the stop string that is complete first in `text` and behind `passed`, the
+// longest of those; npos if none.
+std::pair<size_t, size_t> search(const std::string& text, const std::vector<std::string>& stops,
+                                 size_t passed) {
+  for (size_t end = passed + 1; end <= text.size(); ++end) {
     size_t best = 0;
     for (const auto& stop : stops) {
       if (std::string_view(text).substr(0, end).ends_with(stop)) best = std::max(best, stop.size());
@@ -65,13 +78,20 @@ TEST(StopMatcher, AgreesWithASearchOverTheWhole) {
     for (auto& stop : stops) stop = word(6) + (random() % 2 ? "c" : "");
     std::string text;
     for (int i = 0; i < 12; ++i) text += word(4) + (random() % 5 ? "" : "c");
-    const auto [end, length] = search(text, stops);
+    const size_t passed = random() % 2 ? random() % text.size() : 0;
+    const auto [end, length] = search(text, stops, passed);
 
     StopMatcher matcher(stops);
     std::string sent;
     bool stopped = false;
     for (size_t pos = 0; pos < text.size() && !stopped;) {
-      const size_t count = 1 + random() % 5;
+      size_t count = 1 + random() % 5;
+      if (pos < passed) {
+        count = std::min(count, passed - pos);
+        sent += matcher.pass(std::string_view(text).substr(pos, count));
+        pos += count;
+        continue;
+      }
       auto piece = matcher.push(std::string_view(text).substr(pos, count));
       sent += piece.text;
       stopped = piece.stop.has_value();

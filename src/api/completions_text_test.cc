@@ -1,0 +1,78 @@
+// Goal: the text of a completion ends where it should and its figures stand at the right places.
+// Method: requests against a server whose engine follows a script, whole and streamed.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "api/testing.h"
+
+namespace api {
+namespace {
+
+using nlohmann::json;
+using testing::body_of;
+using testing::kEnd;
+using testing::TestServer;
+
+// The first choice of the answer to `fields`, which is a body without braces.
+json choice_of(TestServer& server, const std::string& fields) {
+  const json body = json::parse(body_of(server.post("/v1/completions", "{" + fields + "}")));
+  return body.at("choices").at(0);
+}
+
+// The chunks of the same request as a stream, without [DONE].
+std::vector<json> chunks_of(TestServer& server, const std::string& fields) {
+  std::vector<json> chunks;
+  std::string body = body_of(server.post("/v1/completions", "{" + fields + R"(,"stream":true})"));
+  for (size_t end; (end = body.find("\n\n")) != std::string::npos; body.erase(0, end + 2)) {
+    const std::string data = body.substr(6, end - 6);
+    if (data != "[DONE]") chunks.push_back(json::parse(data));
+  }
+  return chunks;
+}
+
+// Text, finish_reason and stop_reason as a JSON array; the same whole and streamed.
+std::string ending_of(TestServer& server, const std::string& fields) {
+  const json whole = choice_of(server, fields);
+  const json ending = {whole["text"], whole["finish_reason"], whole["stop_reason"]};
+  std::string text;
+  json streamed;
+  for (const json& chunk : chunks_of(server, fields)) {
+    const json& choice = chunk.at("choices").at(0);
+    text += choice["text"].get<std::string>();
+    if (!choice["finish_reason"].is_null())
+      streamed = {text, choice["finish_reason"], choice["stop_reason"]};
+  }
+  EXPECT_EQ(streamed.dump(), ending.dump()) << fields;
+  return ending.dump();
+}
+
+TEST(MinTokens, AStopStringMayBeginWithinThem) {
+  TestServer server;
+  server.engine().reply = {'x', 'P', 'a', '.', '\n', 'T', kEnd};
+  for (const char* least : {"0", "1", "2", "3"}) {
+    EXPECT_EQ(
+        ending_of(server, std::string(R"("prompt":"a","stop":["Pa."],"min_tokens":)") + least),
+        R"(["x","stop","Pa."])")
+        << least;
+  }
+  EXPECT_EQ(ending_of(server, R"("prompt":"a","stop":["Pa."],"min_tokens":3,
+                                 "include_stop_str_in_output":true)"),
+            R"(["xPa.","stop","Pa."])");
+}
+
+TEST(MinTokens, AStopStringThatEndsWithinThemIsText) {
+  TestServer server;
+  server.engine().reply = {'x', 'P', 'a', '.', 'P', 'a', '.', 'y', kEnd};
+  EXPECT_EQ(ending_of(server, R"("prompt":"a","stop":["Pa."],"min_tokens":4)"),
+            R"(["xPa.","stop","Pa."])")
+      << "the second ends it";
+  EXPECT_EQ(ending_of(server, R"("prompt":"a","stop":["Pa."],"min_tokens":7)"),
+            R"(["xPa.Pa.y","stop",null])");
+  EXPECT_EQ(ending_of(server, R"("prompt":"a","stop":["Pa.","Pa.Pa"],"min_tokens":5)"),
+            R"(["x","stop","Pa.Pa"])")
+      << "it was the start of a longer one";
+}
+
+}  // namespace
+}  // namespace api
