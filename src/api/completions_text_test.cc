@@ -74,5 +74,34 @@ TEST(MinTokens, AStopStringThatEndsWithinThemIsText) {
       << "it was the start of a longer one";
 }
 
+// The text that is sent is the client's own, whatever is hidden in what follows it.
+TEST(Echo, OffsetsCountSpecialTokensThatThePromptWrites) {
+  TestServer server;
+  for (const char* skip : {"true", "false"}) {
+    const std::string fields =
+        std::string(R"("prompt":"<|im_start|>u\u20AC<|im_end|>\n","echo":true,"logprobs":0,
+                        "max_tokens":2,"skip_special_tokens":)") +
+        skip;
+    const json whole = choice_of(server, fields);
+    EXPECT_EQ(whole["text"], "<|im_start|>u\u20AC<|im_end|>\nhi");
+    EXPECT_EQ(whole["logprobs"]["text_offset"].dump(), "[0,12,13,13,13,14,24,25,26]");
+    json streamed = json::array();
+    for (const json& chunk : chunks_of(server, fields)) {
+      for (const json& offset : chunk.at("choices").at(0).at("logprobs").at("text_offset"))
+        streamed.push_back(offset);
+    }
+    EXPECT_EQ(streamed.dump(), whole["logprobs"]["text_offset"].dump());
+  }
+}
+
+// Token ids have no text of their own: what is sent is what they decode to.
+TEST(Echo, OffsetsOfTokenIdsAreThoseOfTheirText) {
+  TestServer server;
+  const std::string fields = R"("prompt":[257,117,258],"echo":true,"logprobs":0,"max_tokens":1,
+                                "skip_special_tokens":)";
+  EXPECT_EQ(choice_of(server, fields + "true")["logprobs"]["text_offset"].dump(), "[0,0,1,1]");
+  EXPECT_EQ(choice_of(server, fields + "false")["logprobs"]["text_offset"].dump(), "[0,12,13,23]");
+}
+
 }  // namespace
 }  // namespace api

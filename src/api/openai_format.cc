@@ -186,13 +186,10 @@ void OpenAiFormat::append_logprobs(std::string& out, const ChoiceView& view,
   if (chat()) return append_chat_logprobs(out, *model_.tokenizer, view.delta.tokens, top);
   std::vector<CompletionsPosition> positions;
   if (request_.echo && with_prompt) {
-    text::Detokenizer detokenizer(*model_.tokenizer, request_.skip_special_tokens,
-                                  text::Detokenizer::Place::kFromStart);
-    int64_t offset = 0;
     for (size_t i = 0; i < view.prompt.tokens.size(); ++i) {
       const auto& scored = view.choice.prompt_logprobs()[i];
-      positions.push_back({view.prompt.tokens[i], scored ? &*scored : nullptr, offset});
-      offset += utf8_length(detokenizer.push(view.prompt.tokens[i]));
+      positions.push_back(
+          {view.prompt.tokens[i], scored ? &*scored : nullptr, view.prompt.offsets[i]});
     }
   }
   for (const ScoredToken& scored : view.delta.tokens) {

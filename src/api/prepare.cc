@@ -8,6 +8,7 @@
 #include "api/fields.h"
 #include "api/json_writer.h"
 #include "api/parse_request.h"
+#include "api/prompt_offsets.h"
 #include "api/tool_prompt.h"
 #include "text/detokenizer.h"
 
@@ -97,6 +98,27 @@ Failure check_tools(const GenerateRequest& request, const ServedModel& model) {
                   "tools"};
 }
 
+void take_prompt(const GenerateRequest& request, const ServedModel& model, PromptInput& input,
+                 PreparedPrompt& prompt) {
+  const text::Tokenizer& tokenizer = *model.tokenizer;
+  const bool with_offsets = request.echo && request.logprobs;
+  if (auto* ids = std::get_if<std::vector<core::TokenId>>(&input)) {
+    prompt.tokens = std::move(*ids);
+    if (request.echo) prompt.text = decode_text(model, prompt.tokens, request.skip_special_tokens);
+    if (with_offsets)
+      prompt.offsets = offsets_in_decoded(tokenizer, prompt.tokens, request.skip_special_tokens);
+    return;
+  }
+  auto& text = std::get<std::string>(input);
+  const bool add_special = request.add_special_tokens.value_or(true);
+  // Special tokens written in a prompt are tokens, as every server with Hugging Face's tokenizers
+  // has it.
+  prompt.tokens = tokenizer.encode(text, {.add_special = add_special, .parse_special = true});
+  if (with_offsets)
+    prompt.offsets = offsets_in_own_text(tokenizer, text, prompt.tokens, add_special);
+  if (request.echo) prompt.text = std::move(text);
+}
+
 // The prompts of `request` as token ids.
 Failure tokenize_prompts(GenerateRequest& request, const ServedModel& model, int64_t now_unix_s,
                          std::vector<PreparedPrompt>& out) {
@@ -112,21 +134,7 @@ Failure tokenize_prompts(GenerateRequest& request, const ServedModel& model, int
             ? text::message_reasoning(request.messages.back()["content"].get<std::string>())
             : text::prompt_reasoning(rendered);
   }
-  for (PromptInput& input : request.prompts) {
-    PreparedPrompt& prompt = out.emplace_back();
-    if (auto* ids = std::get_if<std::vector<core::TokenId>>(&input)) {
-      prompt.tokens = std::move(*ids);
-      if (request.echo)
-        prompt.text = decode_text(model, prompt.tokens, request.skip_special_tokens);
-    } else {
-      const bool add_special = request.add_special_tokens.value_or(true);
-      // Special tokens written in a prompt are tokens, as every server with Hugging Face's
-      // tokenizers has it.
-      prompt.tokens = model.tokenizer->encode(std::get<std::string>(input),
-                                              {.add_special = add_special, .parse_special = true});
-      if (request.echo) prompt.text = std::move(std::get<std::string>(input));
-    }
-  }
+  for (PromptInput& input : request.prompts) take_prompt(request, model, input, out.emplace_back());
   return std::nullopt;
 }
 

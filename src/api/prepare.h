@@ -23,6 +23,8 @@ namespace api {
 struct PreparedPrompt {
   std::vector<core::TokenId> tokens;  // not empty; all in the vocabulary
   std::string text;                   // completions with echo: what the answer starts with
+  // With echo and logprobs: where each token begins in `text`, in characters.
+  std::vector<int64_t> offsets;
   text::PromptReasoning reasoning = text::PromptReasoning::kNone;  // where a chat's prompt left it
   int32_t max_tokens = 0;   // tokens.size() + max_tokens <= context_max
   bool open_ended = false;  // max_tokens is what the context leaves: nobody asked for it
