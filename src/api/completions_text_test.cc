@@ -103,5 +103,25 @@ TEST(Echo, OffsetsOfTokenIdsAreThoseOfTheirText) {
   EXPECT_EQ(choice_of(server, fields + "false")["logprobs"]["text_offset"].dump(), "[0,12,13,23]");
 }
 
+// How often a stream says what it has used: never, at its end, or with each chunk too.
+TEST(Usage, OnEachChunkOnlyWhereUsageIsAskedFor) {
+  TestServer server;
+  const auto usages = [&](const std::string& options) {
+    json out = json::array();
+    for (const json& chunk :
+         chunks_of(server, R"("prompt":"a","max_tokens":2,"stream_options":)" + options)) {
+      const json usage = chunk.value("usage", json("absent"));
+      out.push_back(usage.is_object() ? usage["completion_tokens"] : usage);
+    }
+    return out.dump();
+  };
+  EXPECT_EQ(usages("{}"), R"(["absent","absent"])");
+  EXPECT_EQ(usages(R"({"include_usage":true})"), "[null,null,2]");
+  EXPECT_EQ(usages(R"({"include_usage":true,"continuous_usage_stats":true})"), "[1,2,2]");
+  EXPECT_EQ(usages(R"({"continuous_usage_stats":true})"), R"(["absent","absent"])");
+  EXPECT_EQ(usages(R"({"include_usage":false,"continuous_usage_stats":true})"),
+            R"(["absent","absent"])");
+}
+
 }  // namespace
 }  // namespace api

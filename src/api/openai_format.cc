@@ -73,11 +73,13 @@ std::string OpenAiFormat::chunk(const ChoiceView& view, bool first, const Usage&
   append_logprobs(out, view, first);
   append_finish(out, view.choice);
   out += "}]";
-  if (request_.continuous_usage_stats) {
+  if (request_.include_usage) {
     out += ",\"usage\":";
-    append_usage(out, usage);
-  } else if (request_.include_usage) {
-    out += ",\"usage\":null";
+    if (request_.continuous_usage_stats) {
+      append_usage(out, usage);
+    } else {
+      out += "null";
+    }
   }
   out += '}';
   return out;
