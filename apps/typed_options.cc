@@ -170,9 +170,12 @@ class Reader {
   base::Result<void> add_item(const std::string& path, const CLI::ConfigItem& item,
                               std::vector<Piece>* pieces) const {
     for (const std::string& value : item.inputs) {
-      if (value.find_first_of("\"") != std::string::npos) {
+      // What was not closed, or was cut at a #, has its first quote still.
+      const bool is_object = value.starts_with('{') && value.ends_with('}');
+      if (value.starts_with('\'') || (value.find('"') != std::string::npos && !is_object)) {
         return base::error(base::Code::kInvalidArgument,
-                           "{}: {}: a quoted value ends on its line and has no # or quotes inside",
+                           "{}: {}: a quoted value ends on its line and has no # or quotes inside "
+                           "(a JSON object in single quotes has quotes)",
                            path, item.name);
       }
     }

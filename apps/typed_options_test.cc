@@ -174,6 +174,12 @@ TEST_F(Typed, RepeatedOptionsLeaveTheModelAlone) {
   EXPECT_EQ(listen_.api_keys, (std::vector<std::string>{"c", "d"}));
 }
 
+TEST_F(Typed, AFileHoldsAJsonObject) {
+  const std::string path = config("api-key = '{\"a\":true, \"b\":\"tcp://*:1\"}'\n");
+  EXPECT_EQ(parse({"serve", "m", "--config", path}), "");
+  EXPECT_EQ(listen_.api_keys, (std::vector<std::string>{R"({"a":true, "b":"tcp://*:1"})"}));
+}
+
 TEST_F(Typed, AFilesMistakesAreNamed) {
   for (const auto& [text, words] : std::vector<std::pair<std::string, std::string>>{
            {"max-nums-seqs = 8\n", ".toml: 'max-nums-seqs' is no option of spillway serve"},
@@ -181,6 +187,9 @@ TEST_F(Typed, AFilesMistakesAreNamed) {
            {"config = \"x\"\n", "'config' is no option"},
            {"tensor-parallel-size = 2\n", ".toml: --tensor-parallel-size 2: one device"},
            {"api-key = \"a#b\"\n", "has no # or quotes inside"},
+           {"api-key = 'a#b'\n", "has no # or quotes inside"},
+           {"api-key = \"a\"b\"\n", "has no # or quotes inside"},
+           {"api-key = 'ab\n", "has no # or quotes inside"},
            {"port = 99999\n", "--port"}}) {
     const std::string message = parse({"serve", "m", "--config", config(text)});
     EXPECT_NE(message.find(words), std::string::npos) << text << message;
