@@ -172,8 +172,8 @@ class Building(unittest.TestCase):
         return (self.top / "asked").read_text()
 
     def test_packages_that_cannot_be_installed_are_no_end(self):
-        self.assertEqual(self.build(0, 0, ["steps"]), " cuda-release spillway\n")
-        self.assertEqual(self.build(1, 0, ["steps"]), "1 cuda-release spillway\n")
+        for setup in (0, 1):  # once is enough, whatever came of it
+            self.assertEqual(self.build(setup, 0, ["steps"]), "1 cuda-release spillway\n")
         self.assertEqual(self.build(1, 0, ["steps", "ops"]), "1 cuda-release\n")
 
     def test_a_build_that_fails_says_what_else_there_is(self):

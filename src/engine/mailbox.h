@@ -3,9 +3,10 @@
 //
 // Bounded: at most `capacity` accepted requests may wait for their first step, in here and in the
 // scheduler's queue together, with at most `tokens_max` tokens of prompts unless one waits alone.
-// What belongs to one that has entered enters behind it.
-// Cancellations need no bound of their own: a caller cancels what it submitted. Taking the mail
-// swaps vectors, so the engine thread allocates nothing. Thread: as marked.
+// What belongs to one that has entered enters behind it, beyond both bounds if need be: an answer
+// has 128 choices at most. Cancellations need no bound of their own: a caller cancels what it
+// submitted. Taking the mail swaps vectors, so within the capacity the engine thread allocates
+// nothing. Thread: as marked.
 #pragma once
 
 #include <chrono>
@@ -41,7 +42,8 @@ class Mailbox {
   // tokens_max 0: no bound.
   explicit Mailbox(int32_t capacity, int64_t tokens_max = 0);
 
-  // Any thread. Errors: kOverloaded (full, or closed).
+  // Any thread. `joins`: it belongs to the one posted before. Errors: kOverloaded (full, or
+  // closed).
   base::Result<void> post(std::unique_ptr<LiveSequence> sequence, bool joins);
   void cancel(core::RequestId id);
   void abort_all();

@@ -129,8 +129,8 @@ struct TransferCounters {
   int64_t save_us = 0;
   int64_t save_waits = 0;    // back pressure: save() had to wait
   int64_t saves_failed = 0;  // tickets
-  int64_t calibration_us =
-      0;  // that create() measured; 0: the cache file knew, or nothing was auto
+  // Spent by create() on measuring; 0: the cache file knew, or nothing was auto.
+  int64_t calibration_us = 0;
 };
 
 // Saves, and which gather is used. A ticket whose copies fail is never committed: wait() and
