@@ -76,6 +76,39 @@ class NeighbourRows(unittest.TestCase):
         self.assertEqual([r["ok"] for r in gpu_check.gpu_rows.neighbour_rows("")], [False])
 
 
+class SparseRows(unittest.TestCase):
+    PRINTED = """us of a layer, 8 x 128k, Hk 8 G 4 D 128, P 32, K 64: 8 layers in a graph
+resident: score 34.6  select 7.6  both 42.2  attend 24.6  sum 66.8  chain 68.0
+resident, reusing: both 6.0  attend 24.6  sum 30.6  chain 31.0
+resident, reuse 4: mean of a step 40.0
+tables: score 34.6  select 8.4  both 43.8  attend 24.6  sum 68.4  chain 120.0
+tables, reusing: both 7.0  attend 24.6  sum 31.6  chain 32.0
+tables, reuse 4: mean of a step 70.0
+"""
+
+    def test_the_chain_is_judged_and_not_the_sum_of_its_parts(self):
+        rows = list(gpu_check.gpu_rows.sparse_rows(self.PRINTED, 1000.0))
+        self.assertEqual([(r["ok"], r["measured"]) for r in rows], [
+            (True, "68.0 against 1000.0 us of cuDNN: 14.71x; parts alone: 34.6 + 7.6, in two launches 42.2, + 24.6"),
+            (True, "40.0 against 1000.0 us of cuDNN: 25.00x; a layer that reuses takes 31.0"),
+            (False, "120.0 against 1000.0 us of cuDNN: 8.33x; parts alone: 34.6 + 8.4, in two launches 43.8, + 24.6"),
+            (False, "70.0 against 1000.0 us of cuDNN: 14.29x; a layer that reuses takes 32.0")])
+        self.assertEqual(len({r["what"] for r in rows}), 4)
+
+    def test_what_is_read_is_what_the_program_prints(self):
+        source = (HERE.parent / "src/ops/cuda/sparse_decode_cuda_bench.cc").read_text()
+        for line in ("%s: score %.1f  select %.1f  both %.1f  attend %.1f  sum %.1f  chain %.1f", "  chain %.1f", "%s, reuse %d: mean of a step %.1f",
+                     "%s, reusing: both %.1f  attend"):
+            self.assertIn(line, source)
+        for name in gpu_check.gpu_rows.LOOK_UPS:
+            self.assertIn(f'bench.variant("{name}", ', source)
+        self.assertRegex("sparse_decode_cuda_bench", f"^({gpu_check.gpu_rows.PROGRAMS['kernels']})$")
+
+    def test_a_measurement_that_did_not_run_is_a_miss(self):
+        for text, cudnn in (("", 1000.0), (self.PRINTED, None)):
+            self.assertEqual([(r["ok"], r["measured"][:12]) for r in gpu_check.gpu_rows.sparse_rows(text, cudnn)], [(False, "not measured")] * 4)
+
+
 class Results(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
