@@ -146,6 +146,11 @@ class Results(unittest.TestCase):
         self.path.write_text(json.dumps({"groups": {"gone": []}}))
         self.assertEqual(list(self.merge(self.path, "aaa", "ops", [])["groups"]), ["ops"])
 
+    def test_a_result_under_another_name_is_refused(self):
+        (self.top / "taken.json").write_text(json.dumps({"gpu": "x", "groups": {"ops": []}}))
+        with self.assertRaisesRegex(SystemExit, "taken.json: expected a result under the name"):
+            gpu_check.take(self.top / "taken.json", self.top)
+
     def test_a_result_of_another_machine_is_taken_row_by_row(self):
         self.merge(self.path, "aaa", "kernels", [row("b", "", "1", True), row("c", "", "1", True)])
         other = self.top / "other"
