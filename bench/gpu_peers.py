@@ -1,13 +1,17 @@
 """What the GPU's libraries reach, measured beside our kernels: prints one JSON object. Needs torch with CUDA.
 
-    python3 bench/gpu_peers.py
+    python3 bench/gpu_peers.py               everything
+    python3 bench/gpu_peers.py --in-turns    what each line of the input names ("all", or names of figures with blanks between them),
+                                             when it is read; an object a line
 
 Medians over CUDA events, in microseconds, on random data: cuDNN's attention and FlashAttention (through torch) for prompts and for
-decode, cuBLAS products, one large copy in each direction, and a copy on the device.
+decode, cuBLAS products, one large copy in each direction, and a copy on the device. Between turns no device memory is kept.
 """
 
+import functools
 import json
 import statistics
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -54,20 +58,38 @@ def copy_gbs(to, source):
     return to.numel() / median_us(lambda: to.copy_(source, non_blocking=True), 7) * 1e-3
 
 
-def main():
-    result = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
+def measurements():
+    """name -> what measures it."""
+    found = {}
     for tokens, repeats in ((8192, 9), (32768, 7), (131072, 3)):
-        result[f"prefill_{tokens}_us"] = attention_us(1, tokens, tokens, repeats)
-    result["prefill_flash_32768_us"] = attention_us(1, 32768, 32768, 5, SDPBackend.FLASH_ATTENTION)
+        found[f"prefill_{tokens}_us"] = functools.partial(attention_us, 1, tokens, tokens, repeats)
+    found["prefill_flash_32768_us"] = functools.partial(attention_us, 1, 32768, 32768, 5, SDPBackend.FLASH_ATTENTION)
     for batch, tokens in ((8, 131072), (1, 131072), (1, 32768), (64, 1024)):
-        result[f"decode_{batch}x{tokens}_us"] = attention_us(batch, 1, tokens, 15)
+        found[f"decode_{batch}x{tokens}_us"] = functools.partial(attention_us, batch, 1, tokens, 15)
     for m, n, k in ((2048, 28672, 4096), (8192, 28672, 4096), (16, 28672, 4096)):
-        result[f"product_{m}x{n}x{k}_us"] = product_us(m, n, k)
+        found[f"product_{m}x{n}x{k}_us"] = functools.partial(product_us, m, n, k)
+    return found
+
+
+def everything():
+    result = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
+    result |= {name: measure() for name, measure in measurements().items()}
     host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
     device = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     result["h2d_gbs"], result["d2h_gbs"] = copy_gbs(device, host), copy_gbs(host, device)
     result["d2d_gbs"] = 2 * copy_gbs(device, torch.empty_like(device))
-    print(json.dumps(result))
+    return result
+
+
+def main():
+    if sys.argv[1:] != ["--in-turns"]:
+        print(json.dumps(everything()))
+        return
+    by_name = measurements()
+    for line in sys.stdin:
+        result = everything() if line.split() == ["all"] else {name: by_name[name]() for name in line.split()}
+        torch.cuda.empty_cache()
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

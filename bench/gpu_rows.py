@@ -4,11 +4,15 @@ A group is a function of a machine (tools/gpu_check) that returns rows: what was
 that is met. Ratios are between two things of the same run; a row that only shows a figure is met by having one.
 """
 
+import collections
 import json
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
 
@@ -43,16 +47,54 @@ def output(machine, name, *arguments):
     return text if status == 0 else ""
 
 
-def peers(machine):
-    """Figures of torch's libraries in this run, {} where there is no torch."""
-    done = subprocess.run(["python3", TOP / "bench/gpu_peers.py"], capture_output=True, text=True)
-    machine.log("peers", done.stdout + done.stderr)
-    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
+class Peers:
+    """torch's libraries, measured by one process when they are asked, so that they can take turns with ours."""
+
+    COMMAND = ("python3", TOP / "bench/gpu_peers.py", "--in-turns")
+    SECONDS_MAX = 180  # of an answer; the first waits for torch
+
+    def __init__(self, machine):
+        self.machine, self.said, self.errors = machine, [], tempfile.TemporaryFile("w+")
+
+    def __enter__(self):
+        self.process = subprocess.Popen(self.COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        return self
+
+    def ask(self, *names):
+        """Figures by name, {} where there is no torch, or from where it failed on."""
+        late = threading.Timer(self.SECONDS_MAX, self.process.kill)
+        late.start()
+        try:
+            self.process.stdin.write(" ".join(names) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except OSError:
+            line = ""
+        finally:
+            late.cancel()
+        self.said.append(line)
+        return json.loads(line) if line else {}
+
+    def __exit__(self, *error):
+        self.process.kill()
+        self.process.communicate()
+        self.errors.seek(0)
+        self.machine.log("peers", "".join(self.said) + self.errors.read())
+        self.errors.close()
 
 
-def number(text, pattern):
-    found = re.search(pattern, text)
-    return float(found.group(1)) if found else None
+class Turns(collections.defaultdict):
+    """Figures by name, one of each turn."""
+
+    def __init__(self):
+        super().__init__(list)
+
+    def add(self, figures):
+        for name, value in figures.items():
+            self[name].append(value)
+
+    def median(self, name):
+        return statistics.median(self[name]) if self[name] else None
 
 
 def number_on_a_line(text, pattern):
@@ -61,11 +103,15 @@ def number_on_a_line(text, pattern):
 
 
 def against(what, must, ours, peer, least, unit="us", unit_peer="cuDNN"):
-    """A row of times: peer / ours must reach `least`."""
+    """A row of times: peer / ours must reach `least`. Of times that were measured in turns the medians count."""
+    turns = [len(times) for times in (ours, peer) if isinstance(times, list)]
+    samples = {"ours_turns": ours, "peer_turns": peer} if turns else {}
+    ours, peer = (statistics.median(times) if isinstance(times, list) and times else times or None for times in (ours, peer))
     if ours is None or peer is None:
         return row(what, must, "not measured", False)
-    return row(what, must, f"{ours:.1f} against {peer:.1f} {unit} of {unit_peer}: {peer / ours:.2f}x", peer / ours >= least,
-               ours=ours, peer=peer)
+    said = f", medians of {' and '.join(str(count) for count in dict.fromkeys(turns))} turns" if turns else ""
+    return row(what, must, f"{ours:.1f} against {peer:.1f} {unit} of {unit_peer}: {peer / ours:.2f}x{said}", peer / ours >= least,
+               ours=ours, peer=peer, **samples)
 
 
 def part(what, ours, whole, most, of):
@@ -77,28 +123,41 @@ def part(what, ours, whole, most, of):
                ours=ours, whole=whole)
 
 
+DENSE_DECODE = f"decode {'BF16':<7} Hq 32 Hk 8 D 128 P 32 batch 8 context 131072"
+# What is measured again behind everything else: figures of libraries, then the program and the cases that stand beside them.
+ROUNDS = 3
+AGAIN = ((("prefill_32768_us", "prefill_flash_32768_us"), "prefill_bench", ("--repeats", 9, "--only", "32k")),
+         ((), "prefill_bench", ("--repeats", 3, "--only", "128k")),
+         ((), "prefill_bench", ("--repeats", 3, "--only", "128k-half-streaming")),
+         (("decode_8x131072_us",), "attention_cuda_bench", (f"{DENSE_DECODE}$",)),
+         (("decode_8x131072_us",), "sparse_decode_cuda_bench", ()))
+
+
+def times_of(name, text):
+    """What a program of the kernels printed, microseconds by name."""
+    if name == "prefill_bench":
+        return {found[1]: float(found[2]) for found in re.finditer(r"^(\S+) +T +\d+ D +\d+ P +\d+ +([\d.]+) us", text, re.MULTILINE)}
+    if name == "attention_cuda_bench":
+        return {"dense": float(found[1]) for found in re.finditer(rf"^{DENSE_DECODE} +([\d.]+) us", text, re.MULTILINE)}
+    return sparse_times(text)
+
+
 def kernels(machine):
     """attention, selection and products beside torch's libraries in the same run"""
-    peer = peers(machine)
-    rows = []
-    prompts = output(machine, "prefill_bench", "--repeats", 9)
-    us = {found[1]: float(found[2]) for found in re.finditer(r"^(\S+) +T +\d+ D +\d+ P +\d+ +([\d.]+) us", prompts, re.MULTILINE)}
-    rows.append(against("prefill attention, 32k, all heads dense", ">= 0.95 of cuDNN", us.get("32k"), peer.get("prefill_32768_us"), 0.95))
-    rows.append(against("prefill attention, 32k, the fused kernel with all heads dense (it is the op)", ">= 0.75 of cuDNN", us.get("32k"),
-                        peer.get("prefill_32768_us"), 0.75))
-    rows.append(against("prefill attention, 32k, beside torch's FlashAttention", "shown", us.get("32k"), peer.get("prefill_flash_32768_us"), 0,
-                        unit_peer="FlashAttention"))
-    rows.append(part("prefill attention, 128k, half of the KV heads streaming", us.get("128k-half-streaming"), us.get("128k"), 0.65, "dense"))
-    whole = {found[1]: float(found[2]) for found in re.finditer(r"^(\S+) .* whole in turns ([\d.]+) us", prompts, re.MULTILINE)}
-    for name, what, most in (("32k-chunks-512", "chunks of 512", None), ("32k-tiles-8192", "layer segments in tiles of 8,192 rows", 1.02)):
-        rows.append(part(f"prefill attention, 32k, {what}", us.get(name), whole.get(name), most, "the whole prompt"))
-    attention = output(machine, "attention_cuda_bench")
-    dense = number(attention, r"decode BF16 +Hq 32 Hk 8 D 128 P 32 batch 8 context 131072 +([\d.]+) us")
-    cudnn = peer.get("decode_8x131072_us")
-    rows.append(against("dense paged decode, batch 8 at 128k", ">= 0.9 of cuDNN", dense, cudnn, 0.9))
+    ours, peer, printed = Turns(), Turns(), {}
+    with Peers(machine) as libraries:
+        peer.add(libraries.ask("all"))
+        for name, arguments in (("prefill_bench", ("--repeats", 9)), ("attention_cuda_bench", ()), ("sparse_decode_cuda_bench", ())):
+            printed[name] = output(machine, name, *arguments)
+            ours.add(times_of(name, printed[name]))
+        for _ in range(ROUNDS - 1):
+            for names, program, arguments in AGAIN:
+                if names:
+                    peer.add(libraries.ask(*names))
+                ours.add(times_of(program, output(machine, program, *arguments)))
+    rows = attention_rows(printed["prefill_bench"], ours, peer)
     selection = output(machine, "select_cuda_bench")
     rows.append(row("selection (table in the log)", "shown", f"{len(selection.splitlines())} lines", bool(selection), log=selection))
-    rows += sparse_rows(output(machine, "sparse_decode_cuda_bench"), cudnn)
     text = output(machine, "linear_cuda_bench")
     rows.append(row("products (table in the log)", "shown", f"{len(text.splitlines())} lines", bool(text), log=text))
     rows += product_rows(text)
@@ -108,24 +167,46 @@ def kernels(machine):
     return rows
 
 
+def attention_rows(prompts, ours, peer):
+    """Of all turns; `prompts`: what prefill_bench printed of everything."""
+    rows = [against("prefill attention, 32k, all heads dense", ">= 0.95 of cuDNN", ours["32k"], peer["prefill_32768_us"], 0.95),
+            against("prefill attention, 32k, the fused kernel with all heads dense (it is the op)", ">= 0.75 of cuDNN", ours["32k"],
+                    peer["prefill_32768_us"], 0.75),
+            against("prefill attention, 32k, beside torch's FlashAttention", "shown", ours["32k"], peer["prefill_flash_32768_us"], 0,
+                    unit_peer="FlashAttention"),
+            part("prefill attention, 128k, half of the KV heads streaming", ours.median("128k-half-streaming"), ours.median("128k"), 0.65, "dense")]
+    whole = {found[1]: float(found[2]) for found in re.finditer(r"^(\S+) .* whole in turns ([\d.]+) us", prompts, re.MULTILINE)}
+    for name, what, most in (("32k-chunks-512", "chunks of 512", None), ("32k-tiles-8192", "layer segments in tiles of 8,192 rows", 1.02)):
+        rows.append(part(f"prefill attention, 32k, {what}", ours.median(name), whole.get(name), most, "the whole prompt"))
+    rows.append(against("dense paged decode, batch 8 at 128k", ">= 0.9 of cuDNN", ours["dense"], peer["decode_8x131072_us"], 0.9))
+    return [*rows, *sparse_rows(ours, peer["decode_8x131072_us"])]
+
+
 # What sparse_decode_cuda_bench calls its two ways to find pages that are all on the device.
 LOOK_UPS = {"resident": "", "tables": ", looked up in the tables of residency"}
 
 
-def sparse_rows(text, cudnn):
-    """Of what sparse_decode_cuda_bench printed: the whole chain of a layer in one graph beside cuDNN over all keys, its parts behind it."""
+def sparse_times(text):
+    """Of what sparse_decode_cuda_bench printed, by the names that it has for them: "resident, reusing: chain"."""
+    found = {}
+    for line in text.splitlines():
+        title, _, figures = line.partition(":")
+        if title.split(",")[0] in LOOK_UPS:
+            found |= {f"{title}: {name.strip()}": float(us) for name, us in re.findall(r"([a-z ]+) ([\d.]+)", figures)}
+    return found
+
+
+def sparse_rows(ours, cudnn):
+    """The whole chain of a layer in one graph beside cuDNN over all keys, its parts behind it."""
     for name, how in LOOK_UPS.items():
-        parts = re.search(rf"^{name}: score ([\d.]+)  select ([\d.]+)  both ([\d.]+)  attend ([\d.]+)  sum ([\d.]+)  chain ([\d.]+)$", text,
-                          re.MULTILINE)
-        reusing = number_on_a_line(text, rf"^{name}, reusing: .* chain ([\d.]+)$")
-        mean = number_on_a_line(text, rf"^{name}, reuse 4: mean of a step ([\d.]+)$")
         what = f"score + select + resolve + attend, batch 8, 128k, budget 2048{how}"
-        whole = against(what, ">= 9x faster than dense cuDNN", parts and float(parts[6]), cudnn, 9)
-        if parts:
-            whole["measured"] += f"; parts alone: {parts[1]} + {parts[2]}, in two launches {parts[3]}, + {parts[4]}"
+        whole = against(what, ">= 9x faster than dense cuDNN", ours[f"{name}: chain"], cudnn, 9)
+        parts = [ours.median(f"{name}: {part}") for part in ("score", "select", "both", "attend")]
+        if None not in parts:
+            whole["measured"] += "; parts alone: {:.1f} + {:.1f}, in two launches {:.1f}, + {:.1f}".format(*parts)
         yield whole
-        again = against(f"the same with a reuse interval of 4, mean of a step{how}", ">= 15x", mean, cudnn, 15)
-        if mean is not None and reusing is not None:
+        again = against(f"the same with a reuse interval of 4, mean of a step{how}", ">= 15x", ours[f"{name}, reuse 4: mean of a step"], cudnn, 15)
+        if reusing := ours.median(f"{name}, reusing: chain"):
             again["measured"] += f"; a layer that reuses takes {reusing:.1f}"
         yield again
 
@@ -351,7 +432,7 @@ def needles(machine):
 
 
 # Expected on an H200 with 16 cores.
-SECONDS = {"ops": 120, "sanitizer": 180, "needles": 105, "kernels": 95, "transfers": 75, "saves": 45}
+SECONDS = {"ops": 120, "sanitizer": 180, "needles": 105, "kernels": 115, "transfers": 75, "saves": 45}
 
 # What each group runs, as a pattern of names; others run spillway alone.
 PROGRAMS = {"ops": r".*_test", "sanitizer": "|".join(SANITIZED),

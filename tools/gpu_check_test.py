@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -86,14 +87,23 @@ tables, reusing: both 7.0  attend 24.6  sum 31.6  chain 32.0
 tables, reuse 4: mean of a step 70.0
 """
 
+    def rows(self, texts, cudnn):
+        ours = gpu_check.gpu_rows.Turns()
+        for text in texts:
+            ours.add(gpu_check.gpu_rows.sparse_times(text))
+        return list(gpu_check.gpu_rows.sparse_rows(ours, cudnn))
+
     def test_the_chain_is_judged_and_not_the_sum_of_its_parts(self):
-        rows = list(gpu_check.gpu_rows.sparse_rows(self.PRINTED, 1000.0))
+        slow = self.PRINTED.replace("chain 68.0", "chain 500.0")
+        rows = self.rows([self.PRINTED, slow, self.PRINTED], [1000.0, 1000.0, 1.0])
+        said = "x, medians of 3 turns"
         self.assertEqual([(r["ok"], r["measured"]) for r in rows], [
-            (True, "68.0 against 1000.0 us of cuDNN: 14.71x; parts alone: 34.6 + 7.6, in two launches 42.2, + 24.6"),
-            (True, "40.0 against 1000.0 us of cuDNN: 25.00x; a layer that reuses takes 31.0"),
-            (False, "120.0 against 1000.0 us of cuDNN: 8.33x; parts alone: 34.6 + 8.4, in two launches 43.8, + 24.6"),
-            (False, "70.0 against 1000.0 us of cuDNN: 14.29x; a layer that reuses takes 32.0")])
+            (True, f"68.0 against 1000.0 us of cuDNN: 14.71{said}; parts alone: 34.6 + 7.6, in two launches 42.2, + 24.6"),
+            (True, f"40.0 against 1000.0 us of cuDNN: 25.00{said}; a layer that reuses takes 31.0"),
+            (False, f"120.0 against 1000.0 us of cuDNN: 8.33{said}; parts alone: 34.6 + 8.4, in two launches 43.8, + 24.6"),
+            (False, f"70.0 against 1000.0 us of cuDNN: 14.29{said}; a layer that reuses takes 32.0")])
         self.assertEqual(len({r["what"] for r in rows}), 4)
+        self.assertEqual(rows[0]["ours_turns"], [68.0, 500.0, 68.0])
 
     def test_what_is_read_is_what_the_program_prints(self):
         source = (HERE.parent / "src/ops/cuda/sparse_decode_cuda_bench.cc").read_text()
@@ -105,8 +115,100 @@ tables, reuse 4: mean of a step 70.0
         self.assertRegex("sparse_decode_cuda_bench", f"^({gpu_check.gpu_rows.PROGRAMS['kernels']})$")
 
     def test_a_measurement_that_did_not_run_is_a_miss(self):
-        for text, cudnn in (("", 1000.0), (self.PRINTED, None)):
-            self.assertEqual([(r["ok"], r["measured"][:12]) for r in gpu_check.gpu_rows.sparse_rows(text, cudnn)], [(False, "not measured")] * 4)
+        for texts, cudnn in (([""], [1000.0]), ([self.PRINTED], [])):
+            self.assertEqual([(r["ok"], r["measured"][:12]) for r in self.rows(texts, cudnn)], [(False, "not measured")] * 4)
+
+
+# Answers as gpu_peers.py --in-turns does, each time slower; the third question is its last.
+FAKE_PEERS = """import json, sys
+for turn, line in enumerate(sys.stdin, 1):
+    if turn > {last}:
+        sys.exit("no more")
+    names = line.split() if line.strip() != "all" else ["prefill_32768_us", "prefill_flash_32768_us", "decode_8x131072_us"]
+    print(json.dumps({{name: 1000.0 * turn for name in names}}), flush=True)
+"""
+
+
+class KernelTurns(unittest.TestCase):
+    """Ours and the libraries' run one behind the other, several times over."""
+
+    def setUp(self):
+        self.asked = []
+
+    def kernels(self, last=99, broken=()):
+        rows = gpu_check.gpu_rows
+        test = self
+
+        class Fake:
+            programs = dict.fromkeys(("prefill_bench", "attention_cuda_bench", "sparse_decode_cuda_bench", "select_cuda_bench"))
+
+            def __init__(self):
+                self.logs = {}
+
+            def run(self, name, *arguments):
+                test.asked.append((name, *map(str, arguments)))
+                nth = sum(asked[0] == name for asked in test.asked)
+                if name in broken:
+                    return 1, "broken"
+                only = arguments[arguments.index("--only") + 1] if "--only" in arguments else ""
+                cases = {"32k": 1000.0 + nth, "128k": 9000.0, "128k-half-streaming": 5000.0}
+                return 0, {"prefill_bench": "".join(f"{case} T 32768 D 128 P 32 {us} us (best 1.0) 600.0 TFLOP/s\n" for case, us in cases.items()
+                                                    if only in ("", case)),
+                           "attention_cuda_bench": f"{rows.DENSE_DECODE}   {900.0 + nth} us 4000 GB/s\n{rows.DENSE_DECODE} list 64  24.0 us 1 GB/s\n",
+                           "sparse_decode_cuda_bench": SparseRows.PRINTED}.get(name, "x\n")
+
+            def log(self, name, text):
+                self.logs[name] = text
+
+        self.machine = Fake()
+        command = ("python3", "-c", FAKE_PEERS.format(last=last))
+        with unittest.mock.patch.object(rows.Peers, "COMMAND", command):
+            return {r["what"]: r for r in rows.kernels(self.machine)}
+
+    def test_each_has_a_turn_behind_the_other(self):
+        rows = self.kernels()
+        prompt = rows["prefill attention, 32k, all heads dense"]
+        self.assertEqual((len(prompt["ours_turns"]), prompt["peer_turns"]), (3, [1000.0, 2000.0, 5000.0]))
+        self.assertIn("medians of 3 turns", prompt["measured"])
+        dense = rows["dense paged decode, batch 8 at 128k"]
+        self.assertEqual((dense["ours"], dense["peer_turns"]), (902.0, [1000.0, 3000.0, 4000.0, 6000.0, 7000.0]))
+        self.assertIn("medians of 3 and 5 turns", dense["measured"])
+        names = [name for name, *_ in self.asked if name in ("prefill_bench", "attention_cuda_bench")]
+        self.assertEqual(names, ["prefill_bench", "attention_cuda_bench", *(["prefill_bench"] * 3 + ["attention_cuda_bench"]) * 2])
+        self.assertEqual(rows["prefill attention, 128k, half of the KV heads streaming"]["measured"], "5.00 against 9.00 ms of dense: 0.556")
+        self.assertIn("6000.0", self.machine.logs["peers"])
+
+    def test_libraries_that_end_early_leave_the_turns_that_there_were(self):
+        rows = self.kernels(last=3)
+        self.assertEqual(rows["dense paged decode, batch 8 at 128k"]["peer_turns"], [1000.0, 3000.0])
+        self.assertIn("no more", self.machine.logs["peers"])
+
+    def test_without_the_libraries_or_ours_nothing_is_met(self):
+        for rows in (self.kernels(last=0), self.kernels(broken=("prefill_bench", "attention_cuda_bench", "sparse_decode_cuda_bench"))):
+            met = [what for what, r in rows.items() if r["ok"]]
+            self.assertFalse([what for what in met if "attend" in what or "decode" in what or "all heads dense" in what], met)
+
+    def test_the_libraries_are_asked_for_what_they_measure(self):
+        fakes = {name: unittest.mock.MagicMock() for name in ("torch", "torch.nn", "torch.nn.functional", "torch.nn.attention")}
+        said = io.StringIO()
+        with unittest.mock.patch.dict(sys.modules, fakes), contextlib.redirect_stdout(said):
+            peers = importlib.import_module("gpu_peers")
+            asked = [names for names, *_ in gpu_check.gpu_rows.AGAIN if names]
+            with unittest.mock.patch.object(peers, "samples_us", lambda work, repeats: [1.0, 2.0, 9.0]), \
+                    unittest.mock.patch.object(sys, "argv", ["gpu_peers.py", "--in-turns"]), \
+                    unittest.mock.patch.object(sys, "stdin", io.StringIO("".join(" ".join(names) + "\n" for names in asked))):
+                peers.main()
+        self.assertEqual([json.loads(line) for line in said.getvalue().splitlines()], [dict.fromkeys(names, 2.0) for names in asked])
+        self.assertEqual(fakes["torch"].cuda.empty_cache.call_count, len(asked))
+
+    def test_the_bench_knows_the_shape_that_is_asked_for(self):
+        source = (HERE.parent / "src/ops/cuda/attention_cuda_bench.cu").read_text()
+        self.assertIn('"decode {:<7} Hq {} Hk {} D {} P {} batch {} context {}{}{}"', source)
+        self.assertIn('(name + "$").find(filter)', source)
+        cases = (HERE.parent / "src/ops/cuda/prefill_bench.cc").read_text()
+        for _, program, arguments in gpu_check.gpu_rows.AGAIN:
+            if program == "prefill_bench":
+                self.assertIn(f'.name = "{arguments[-1]}"', cases)
 
 
 class Results(unittest.TestCase):

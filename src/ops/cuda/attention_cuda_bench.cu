@@ -1,6 +1,6 @@
 // Attention on the GPU: microseconds, GB/s and TFLOP/s of each shape, and the share of the bound.
 //
-//   attention_cuda_bench [NAME]    shapes whose line contains NAME
+//   attention_cuda_bench [NAME]    shapes whose line contains NAME; a "$" stands behind each shape
 //
 // A shape's launches are captured in one graph, each with the pages of another layer, so that no
 // page is found in the L2; the median of ten replays. Pages are random and scattered. The bound of
@@ -240,7 +240,7 @@ void bench_decode(Stream& stream, const Shape& shape, int num_sms, const Peak& p
       shape.num_q_heads, shape.num_kv_heads, shape.head_dim, shape.page_tokens, shape.batch,
       shape.context, shape.listed > 0 ? fmt::format(" list {}", shape.listed) : "",
       shape.streaming > 0 ? fmt::format(" streaming {}", shape.streaming) : "");
-  if (name.find(filter) == std::string::npos) return;
+  if ((name + "$").find(filter) == std::string::npos) return;
   DecodeBench bench(stream, shape, num_sms);
   const double us = measure(stream, static_cast<int>(bench.layers.size()), [&] {
     for (const DecodeArgs& args : bench.layers) decode_attention(stream.handle(), args);
@@ -257,7 +257,7 @@ void bench_prefill(Stream& stream, Shape shape, int num_sms, const std::string& 
       "prefill portable {:<7} Hq {} Hk {} D {} P {} prompt {}{}", core::info(shape.type).name,
       shape.num_q_heads, shape.num_kv_heads, shape.head_dim, shape.page_tokens, shape.context,
       shape.streaming > 0 ? fmt::format(" streaming {}", shape.streaming) : "");
-  if (name.find(filter) == std::string::npos) return;
+  if ((name + "$").find(filter) == std::string::npos) return;
   shape.batch = 1;
   DecodeBench bench(stream, shape, num_sms);
   const DecodeArgs& decode = bench.layers.front();
