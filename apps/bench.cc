@@ -35,6 +35,16 @@ nlohmann::ordered_json loop_json(const BenchTest& test) {
           {"publish_us", mean_us(test.loop.publish_us)}};
 }
 
+// The spread of decoding's speed over short windows, so that one of them decides nothing.
+nlohmann::ordered_json windows_json(const BenchTest& test) {
+  const auto json = [](const Spread& s) {
+    return nlohmann::ordered_json{{"p10", s.p10}, {"p50", s.p50}, {"p90", s.p90}};
+  };
+  return {{"count", test.windows.size()},
+          {"ts", json(decode_rates(test.windows))},
+          {"step_ms", json(decode_step_ms(test.windows))}};
+}
+
 // Of whole requests: when each arrived, was first run, had its first and its last token, in
 // milliseconds since the first arrival.
 nlohmann::ordered_json requests_json(const BenchTest& test) {
@@ -80,6 +90,7 @@ nlohmann::ordered_json to_json(const BenchOptions& options, const House& house,
           {"samples_ts", rates},
           {"decode_ts", mean(test.decode_ts)},
           {"decode_rows", mean(test.decode_rows)},
+          {"decode_windows", windows_json(test)},
           {"loop", loop_json(test)},
           {"delay_ms", test.delay_ms},
           {"ttft_ms", test.ttft_ms},

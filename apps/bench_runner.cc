@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "apps/bench_serve_workload.h"
-#include "apps/decode_meter.h"
 
 namespace apps {
 namespace {
@@ -91,6 +90,8 @@ base::Result<void> BenchRunner::run(BenchTest* test) {
     test->samples_ns.push_back(ns);
     test->decode_ts.push_back(meter.tally().tokens_per_second());
     test->decode_rows.push_back(meter.tally().rows_per_step());
+    const std::span<const DecodeWindow> windows = meter.tally().windows();
+    test->windows.insert(test->windows.end(), windows.begin(), windows.end());
     test->loop.add(meter.tally().loop());
     test->loop_steps += meter.tally().steps();
   }

@@ -9,6 +9,7 @@
 
 #include "apps/commands.h"
 #include "apps/completion.h"
+#include "apps/decode_meter.h"
 #include "apps/house.h"
 #include "base/result.h"
 
@@ -19,6 +20,7 @@ struct BenchTest {
   int32_t prompt = 0, generate = 0, depth = 0;
   std::vector<double> samples_ns;              // of the repetitions
   std::vector<double> decode_ts, decode_rows;  // while only decode rows ran
+  std::vector<DecodeWindow> windows;           // while only decode rows ran, all repetitions
   core::LoopTimes loop;                        // while only decode rows ran, all repetitions
   int64_t loop_steps = 0;
   // Means over the requests of the last repetition: to the first step, to the first token, and

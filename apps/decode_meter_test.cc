@@ -1,4 +1,5 @@
-// Goal: only intervals of nothing but decode rows count. Method: snapshots of a run by hand.
+// Goal: only intervals of nothing but decode rows count, and a stumble moves neither the middle of
+// their rates nor that of their steps. Method: snapshots of a run by hand.
 #include "apps/decode_meter.h"
 
 #include <gtest/gtest.h>
@@ -72,6 +73,42 @@ TEST(DecodeTally, IdleTimeDoesNotCount) {
   run.look();
   EXPECT_EQ(run.tally.tokens(), 2);
   EXPECT_DOUBLE_EQ(run.tally.tokens_per_second(), 100);
+}
+
+TEST(DecodeTally, AStumbleLeavesTheMiddle) {
+  History run;
+  run.step(8, 0, 1);
+  run.look();
+  for (int i = 0; i < 18; ++i) {
+    run.step(0, 3);
+    run.step(0, 3);
+    if (i == 7) run.now.engine_heartbeat_us += 200'000;
+    run.look();
+  }
+  run.step(0, 3);
+  run.step(500, 3);  // is no window
+  run.look();
+  ASSERT_EQ(run.tally.windows().size(), 18);
+  EXPECT_LT(run.tally.tokens_per_second(), 200) << "the mean feels it";
+  const Spread rates = decode_rates(run.tally.windows());
+  // 220 of 560 ms went at 6 / 0.22 tokens a second.
+  EXPECT_DOUBLE_EQ(rates.p10, 6 / 0.22);
+  EXPECT_DOUBLE_EQ(rates.p50, 300);
+  EXPECT_DOUBLE_EQ(rates.p90, 300);
+  const Spread steps = decode_step_ms(run.tally.windows());
+  EXPECT_DOUBLE_EQ(steps.p10, 10);
+  EXPECT_DOUBLE_EQ(steps.p50, 10);
+  EXPECT_DOUBLE_EQ(steps.p90, 10) << "2 of 36 steps took longer";
+}
+
+TEST(DecodeTally, WindowsAreWeighed) {
+  const DecodeWindow windows[] = {{.tokens = 90, .steps = 9, .us = 9'000},
+                                  {.tokens = 1, .steps = 1, .us = 1'000'000}};
+  EXPECT_DOUBLE_EQ(decode_rates(windows).p50, 1) << "most of the time";
+  EXPECT_DOUBLE_EQ(decode_step_ms(windows).p50, 1) << "most of the steps";
+  EXPECT_DOUBLE_EQ(decode_step_ms(windows).p90, 1);
+  EXPECT_EQ(decode_rates({}).p50, 0);
+  EXPECT_EQ(decode_step_ms({}).p90, 0);
 }
 
 }  // namespace

@@ -402,6 +402,8 @@ class Rows(unittest.TestCase):
 class FakeMachine:
     """Answers every run of `spillway bench --runs` with one result a test, of the same speed."""
 
+    windows = {"count": 9, "ts": {"p10": 90.0, "p50": 100.0, "p90": 110.0}, "step_ms": {"p10": 18.0, "p50": 20.0, "p90": 22.0}}
+
     def __init__(self, fails=()):
         self.programs, self.traces, self.fails = {}, pathlib.Path("traces"), fails
         self.asked = []  # options of each run
@@ -424,7 +426,7 @@ class FakeMachine:
                 sizes = dict.fromkeys(("device_bytes", "activation_bytes", "workspace_bytes", "staging_bytes", "weights_bytes", "runtime_bytes"), 1)
                 yield json.dumps({"run": number, "n_prompt": prompt, "n_gen": generated, "n_depth": int(options.get("-d", 0)),
                                   "n_streams": int(options.get("--streams", 1)), "samples_ns": [1e9], "samples_ts": [100.0], "avg_ts": 100.0,
-                                  "decode_ts": 100.0, "decode_rows": 2.0, "ttft_ms": 10.0, "tbt_ms": 1.0, "ready_s": 1.0, "gpu_bytes_taken": 2,
+                                  "decode_ts": 100.0, "decode_rows": 2.0, "decode_windows": self.windows, "ttft_ms": 10.0, "tbt_ms": 1.0, "ready_s": 1.0, "gpu_bytes_taken": 2,
                                   "requests": [[i, i, i + 1, i + 2] for i in range(int(options.get("--streams", 1)))],
                                   "kv": {"pages_missed": 1, "pages_selected": 10, "bytes_gathered": 9000, "load_us": 1, "device_bytes_peak": 1},
                                   "sizes": sizes})
@@ -447,6 +449,31 @@ class EngineRows(unittest.TestCase):
             rows = list(engine_rows.GROUPS[name](FakeMachine(fails=("full", "sparse"))))
             self.assertIn("failed", [r["measured"] for r in rows], name)
             self.assertFalse(all(r["ok"] for r in rows), name)
+
+    def test_a_stumble_does_not_decide_a_rate_of_decoding(self):
+        class Stumbles(FakeMachine):
+            """`full` and `sparse` decode fast in the middle, and lost half of their time to one thing."""
+
+            def lines(self, *arguments, timeout):
+                for line in super().lines(*arguments, timeout=timeout):
+                    test = json.loads(line)
+                    if self.asked[test["run"]]["--preset"] in ("full", "sparse"):
+                        test |= {"decode_ts": 50.0, "decode_windows": self.windows | {"ts": {"p10": 40.0, "p50": 700.0, "p90": 710.0}}}
+                    yield json.dumps(test)
+
+        rows = {r["what"]: r for r in engine_rows.capped(Stumbles())}
+        self.assertTrue(all(r["ok"] for r in rows.values()), rows)
+        one = rows["16 GiB for KV, 24 requests of 32768, decode of full / dense, reuse 4"]
+        self.assertIn("700 tokens/s (p10 40, p90 710, mean 50) in steps of 2.0 rows against 100 tokens/s (p10 90, p90 110, mean 100) in steps of 2.0 "
+                      "rows: 7.00x", one["measured"])
+        seven = next(r for r in engine_rows.resident(Stumbles()) if r["what"].startswith("7 sequences"))
+        self.assertIn(f": {700 / 183:.2f}x", seven["measured"])
+        self.assertEqual(engine_rows.step_s({"decode_windows": FakeMachine.windows}), 0.02)
+
+    def test_whole_requests_say_their_median_beside_their_mean(self):
+        for name in ("whole", "arrivals-8"):
+            first = next(iter(engine_rows.GROUPS[name](FakeMachine())))
+            self.assertRegex(first["measured"], r"median 0\.0")
 
     def test_batches_where_everything_fits_are_whole_requests(self):
         class Slower(FakeMachine):

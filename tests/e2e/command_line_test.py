@@ -192,6 +192,12 @@ class CommandLine(unittest.TestCase):
         for row in rows:
             self.assertEqual(len(row["samples_ts"]), 2)
             self.assertGreater(row["avg_ts"], 0)
+            windows = row["decode_windows"]
+            self.assertEqual(list(windows), ["count", "ts", "step_ms"])
+            for spread in (windows["ts"], windows["step_ms"]):
+                self.assertEqual(list(spread), ["p10", "p50", "p90"])
+                self.assertEqual(sorted(spread.values()), list(spread.values()))
+                self.assertEqual(spread["p50"] > 0, windows["count"] > 0)
 
 
 if __name__ == "__main__":
