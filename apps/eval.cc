@@ -5,9 +5,9 @@
 // 24 tokens, cut at a newline; right when that starts with the answer. The context is the prompt;
 // the question's tokens are decode rows, so that selection serves every one of them. All questions
 // of a document share its prefix through the prefix cache: the first is asked alone, the rest
-// together. Only pages that prompts made are shared, so tokens do not depend on what was asked
-// before, and those of two runs can be compared: where two answers part, `margins` say whether the
-// two best tokens were within rounding of each other.
+// together. Unless told otherwise (--no-deterministic) only pages that prompts made are shared, so
+// tokens do not depend on what was asked before, and those of two runs can be compared: where two
+// answers part, `margins` say whether the two best tokens were within rounding of each other.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -133,10 +133,8 @@ void print_json(const Tally& t, const House& house, const core::KvCounters& kv, 
 
 base::Result<void> eval_needles(const EvalOptions& options) {
   ASSIGN_OR_RETURN(std::vector<NeedleDocument> documents, read_needles(options.file));
-  ServingOptions serving = options.serving;
-  serving.deterministic = true;
   ASSIGN_OR_RETURN(std::unique_ptr<House> house,
-                   build_house(serving, /*print_sizes=*/options.verbose));
+                   build_house(options.serving, /*print_sizes=*/options.verbose));
   if (house->tokenizer == nullptr)
     return base::error(base::Code::kInvalidArgument,
                        "this model has no tokenizer: nothing can be asked");

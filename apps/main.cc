@@ -122,6 +122,7 @@ void add_eval(CLI::App& app, Action* action) {
   CLI::App* command = group->add_subcommand(
       "needles", "ask a needle set and count right answers by kind and depth");
   auto options = std::make_shared<apps::EvalOptions>();
+  options->serving.deterministic = true;  // answers of two runs are compared
   apps::add_model_options(*command, &options->serving);
   command->add_option("file", options->file, "needle set, a JSON document a line")
       ->required()
@@ -132,6 +133,8 @@ void add_eval(CLI::App& app, Action* action) {
   command->add_flag("-v,--verbose", options->verbose, "print every answer");
   apps::add_engine_options(*command, &options->serving);
   command->footer(
+      "\nRuns with --deterministic unless --no-deterministic is given, which answers as serve "
+      "does.\n"
       "\nExample:\n  spillway eval needles models/longneedle/longneedle-q8_0.gguf "
       "tests/data/needles/needles-8k.jsonl");
   command->callback([=] { *action = [=] { return apps::eval_needles(*options); }; });

@@ -123,7 +123,7 @@ void add_engine_options(CLI::App& command, ServingOptions* o) {
       ->group(kBehaviour);
   command
       .add_flag(
-          "--deterministic", o->deterministic,
+          "--deterministic,!--no-deterministic", o->deterministic,
           "reuse only cached pages that prompts made, so that answers never depend on history; "
           "on a GPU, products that are the same in any batch")
       ->group(kBehaviour);

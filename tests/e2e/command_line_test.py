@@ -184,6 +184,21 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertIn(answer, done.stdout, options)
 
+    def test_needles_are_deterministic_unless_told_otherwise(self):
+        text = " ".join(f"word {i}" for i in range(40))
+        item = {"kind": "same", "depth": 0.5, "question": text, "answer": "x"}
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            file.write(json.dumps({"id": "1", "context": text, "items": [item, item]}) + "\n")
+            file.flush()
+            cached = {}
+            for options in ((), ("--deterministic",), ("--no-deterministic",)):
+                done = run("eval", "needles", serving.LONGNEEDLE, file.name, "-o", "json", *options)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                cached[options] = json.loads(done.stdout)["cached_tokens"]
+        # The question's rows are no prompt's: its pages serve the second asking only as those of `serve` do.
+        self.assertEqual(cached[()], cached["--deterministic",])
+        self.assertGreater(cached["--no-deterministic",], cached[()])
+
     def test_bench_prints_the_peers_keys(self):
         done = run("bench", serving.LONGNEEDLE, "-p", "64", "-n", "4", "-d", "0,64", "-r", "2", "-o", "json")
         self.assertEqual(done.returncode, 0, done.stderr)
