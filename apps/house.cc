@@ -380,12 +380,12 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
   if (e.max_num_batched_tokens == 0) {
     e.max_num_batched_tokens = house->gpu != nullptr ? kRowsOnGpu : kRowsOnCpu;
   }
-  if (house->gpu != nullptr && !options.kv.chunk_size) {
-    e.tiers.chunk_tokens = std::max(e.tiers.chunk_tokens, e.max_num_batched_tokens);
-  }
-  if (house->gpu != nullptr && !options.kv.max_inject_tokens) {  // the same pace either way
-    e.tiers.max_inject_tokens = int64_t{e.tiers.chunk_tokens} * c.num_layers;
-  }
+  const std::string pace = set_prompt_pace(options.kv,
+                                           {.num_layers = c.num_layers,
+                                            .rows_max = e.max_num_batched_tokens,
+                                            .on_gpu = house->gpu != nullptr},
+                                           &e.tiers);
+  if (!pace.empty()) LOG_INFO("vLLM's options: {}", pace);
   e.max_num_seqs = std::min(e.max_num_seqs, e.max_num_batched_tokens);
   const engine::MemorySizes memory = measure_memory(e, *house);
   if (options.device_memory.ends_with('%')) {

@@ -37,6 +37,7 @@ void add_serve(CLI::App& app, apps::LogOptions* logs, Action* action) {
   apps::add_model_options(*command, serving.get());
   apps::add_listen_options(*command, listen.get());
   apps::add_engine_options(*command, serving.get());
+  apps::add_vllm_options(*command, serving.get());
   apps::add_log_options(*command, logs);
   command->footer(
       "\nOptions of vllm serve are taken too, as far as they mean something here.\n"

@@ -310,6 +310,14 @@ void add_listen_options(CLI::App& command, ListenOptions* o) {
   add_request_log_options(command, o);
 }
 
+void add_vllm_options(CLI::App& command, ServingOptions* o) {
+  command
+      .add_option("--long-prefill-token-threshold", o->kv.long_prefill_tokens,
+                  "--chunk-size, or --max-inject-tokens in tokens of all layers")
+      ->take_last()
+      ->group("");
+}
+
 void add_log_options(CLI::App& command, LogOptions* o) {
   command.add_option("--log-level", o->level, "trace, debug, info, warn, error or off")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))

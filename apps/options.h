@@ -82,6 +82,9 @@ void add_model_options(CLI::App& command, ServingOptions* options);
 void add_engine_options(CLI::App& command, ServingOptions* options);
 void add_listen_options(CLI::App& command, ListenOptions* options);
 void add_log_options(CLI::App& command, LogOptions* options);
+// Those of vLLM whose meaning hangs on preset and model; --help leaves them out, and
+// docs/options.md has them among vLLM's spellings.
+void add_vllm_options(CLI::App& command, ServingOptions* options);
 
 // Accepts whole numbers from 0 to 2^64 - 1 as they are typed; a sign or a larger number is an
 // error, not another seed.

@@ -203,6 +203,13 @@ base::Result<void> apply_prefill(const KvFlags& flags, core::TierOptions* tiers)
                  "--max-inject-tokens belongs to --prefill layer; --chunk-size bounds a step of "
                  "--prefill chunked");
   }
+  const char* own = first_given({{"--chunk-size", flags.chunk_size.has_value()},
+                                 {"--max-inject-tokens", flags.max_inject_tokens.has_value()}});
+  if (own != nullptr && flags.long_prefill_tokens) {
+    return error(Code::kInvalidArgument,
+                 "--long-prefill-token-threshold is {} here, and both are given: leave one out",
+                 own);
+  }
   tiers->chunk_tokens = flags.chunk_size.value_or(tiers->chunk_tokens);
   tiers->max_inject_tokens = flags.max_inject_tokens.value_or(tiers->max_inject_tokens);
   return {};
@@ -291,6 +298,25 @@ base::Result<KvChoice> choose_kv(std::string_view name, const KvFlags& flags) {
   RETURN_IF_ERROR(apply_heads(*preset, flags, &choice));
   RETURN_IF_ERROR(apply_tiers(*preset, flags, &choice));
   return choice;
+}
+
+std::string set_prompt_pace(const KvFlags& flags, const PaceBasis& basis,
+                            core::TierOptions* tiers) {
+  if (basis.on_gpu && !flags.chunk_size) {
+    tiers->chunk_tokens = std::max(tiers->chunk_tokens, basis.rows_max);
+  }
+  if (basis.on_gpu && !flags.max_inject_tokens) {  // the same pace either way
+    tiers->max_inject_tokens = int64_t{tiers->chunk_tokens} * basis.num_layers;
+  }
+  if (!flags.long_prefill_tokens) return {};
+  const int32_t threshold = *flags.long_prefill_tokens;
+  if (tiers->prefill == core::Prefill::kLayer) {
+    tiers->max_inject_tokens = int64_t{threshold} * basis.num_layers;
+    return fmt::format("--long-prefill-token-threshold {} is --max-inject-tokens {} ({} layers)",
+                       threshold, tiers->max_inject_tokens, basis.num_layers);
+  }
+  tiers->chunk_tokens = threshold;
+  return fmt::format("--long-prefill-token-threshold {0} is --chunk-size {0}", threshold);
 }
 
 }  // namespace apps

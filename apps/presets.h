@@ -44,6 +44,7 @@ struct KvFlags {
   std::optional<std::string> admission, prefill, gather_overlap;  // that: on, off
   std::optional<int32_t> working_set_window, chunk_size;
   std::optional<int64_t> max_inject_tokens;
+  std::optional<int32_t> long_prefill_tokens;  // vLLM's --long-prefill-token-threshold
   std::optional<std::string> disk_path, disk_memory;
 };
 
@@ -58,5 +59,16 @@ struct KvChoice {
 
 // Errors: kInvalidArgument, naming the flag and what to give instead.
 base::Result<KvChoice> choose_kv(std::string_view preset, const KvFlags& flags);
+
+// What the pace of prompts hangs on beside the flags.
+struct PaceBasis {
+  int32_t num_layers = 0;
+  int32_t rows_max = 0;  // of a step
+  bool on_gpu = false;
+};
+
+// Bounds how much of prompts a step computes, in choose_kv()'s `tiers`: chunked or by layers, as
+// many tokens either way. Returns what vLLM's option became, for people; "" where it was not given.
+std::string set_prompt_pace(const KvFlags& flags, const PaceBasis& basis, core::TierOptions* tiers);
 
 }  // namespace apps

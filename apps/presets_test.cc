@@ -142,6 +142,40 @@ TEST(Presets, AFlagThatWouldChangeNothingIsRefused) {
   expect_refused("full", {.disk_path = "/kv", .disk_memory = "0"}, "--disk-memory 0");
 }
 
+// vLLM's threshold bounds what a step computes of prompts, however they are computed.
+TEST(Presets, VllmsThresholdIsThePaceOfPrompts) {
+  const KvFlags flags{.long_prefill_tokens = 512};
+  core::TierOptions chunked = choose("sparse", flags).tiers;
+  core::TierOptions layered = choose("full", flags).tiers;
+  for (const bool on_gpu : {false, true}) {
+    const PaceBasis basis{.num_layers = 30, .rows_max = 8192, .on_gpu = on_gpu};
+    EXPECT_EQ(set_prompt_pace(flags, basis, &chunked),
+              "--long-prefill-token-threshold 512 is --chunk-size 512");
+    EXPECT_EQ(chunked.chunk_tokens, 512);
+    EXPECT_EQ(set_prompt_pace(flags, basis, &layered),
+              "--long-prefill-token-threshold 512 is --max-inject-tokens 15360 (30 layers)");
+    EXPECT_EQ(layered.max_inject_tokens, 512 * 30);
+  }
+  expect_refused("sparse", {.chunk_size = 256, .long_prefill_tokens = 512}, "is --chunk-size here");
+  expect_refused("full", {.max_inject_tokens = 256, .long_prefill_tokens = 512},
+                 "is --max-inject-tokens here");
+}
+
+TEST(Presets, PromptsHaveTheSamePaceEitherWay) {
+  core::TierOptions tiers = choose("full", {}).tiers;
+  EXPECT_EQ(set_prompt_pace({}, {.num_layers = 30, .rows_max = 1024}, &tiers), "");
+  EXPECT_EQ(tiers.chunk_tokens, 2048);
+  EXPECT_EQ(tiers.max_inject_tokens, 0) << "the scheduler's default";
+  const PaceBasis gpu{.num_layers = 30, .rows_max = 8192, .on_gpu = true};
+  EXPECT_EQ(set_prompt_pace({}, gpu, &tiers), "");
+  EXPECT_EQ(tiers.chunk_tokens, 8192);
+  EXPECT_EQ(tiers.max_inject_tokens, 8192 * 30);
+  const KvFlags flags{.max_inject_tokens = 4096};
+  tiers = choose("full", flags).tiers;
+  set_prompt_pace(flags, gpu, &tiers);
+  EXPECT_EQ(tiers.max_inject_tokens, 4096);
+}
+
 TEST(Presets, UnknownNamesListTheKnownOnes) {
   expect_refused("vllm", {}, "sparse-offload, full");
   expect_refused("full", {.page_stats = "median"}, "cuboid-mean, min-max, mean-std, mean");

@@ -212,6 +212,13 @@ class Reader {
         }
       }
     }
+    // One thing under two names.
+    if (given.contains("chunk-size") || given.contains("max-inject-tokens")) {
+      given.insert("long-prefill-token-threshold");
+    }
+    if (given.contains("long-prefill-token-threshold")) {
+      given.insert({"chunk-size", "max-inject-tokens"});
+    }
     const bool has_positional =
         std::ranges::any_of(own, [](const Piece& piece) { return piece.name.empty(); });
     for (Piece& piece : more) {

@@ -21,6 +21,7 @@ class Typed : public ::testing::Test {
     add_model_options(*serve, &serving_);
     add_listen_options(*serve, &listen_);
     add_engine_options(*serve, &serving_);
+    add_vllm_options(*serve, &serving_);
     add_log_options(*serve, &logs_);
     CLI::App* inspect = app_.add_subcommand("inspect");
     add_model_options(*inspect, &inspected_);
@@ -109,6 +110,37 @@ TEST_F(Typed, KAreThousandsOr1024s) {
   EXPECT_EQ(serving_.max_num_batched_tokens, 2000);
   EXPECT_EQ(parse({"serve", "m", "--max-model-len", "32K"}), "");
   EXPECT_EQ(serving_.max_model_len, 32768);
+}
+
+// Preset and model say what it is (presets_test.cc).
+TEST_F(Typed, AThresholdForLongPromptsIsKeptForLater) {
+  EXPECT_EQ(parse({"serve", "m", "--long_prefill_token_threshold", "0"}), "");
+  EXPECT_EQ(note_, "--long-prefill-token-threshold 0 needs no saying");
+  EXPECT_EQ(serving_.kv.long_prefill_tokens, std::nullopt);
+  EXPECT_EQ(parse({"serve", "m", "--long-prefill-token-threshold=512"}), "");
+  EXPECT_EQ(note_, "");
+  EXPECT_EQ(serving_.kv.long_prefill_tokens, 512);
+  for (const char* value : {"-1", "2k", "", "16777217", "1.5"}) {
+    EXPECT_NE(parse({"serve", "m", std::string("--long-prefill-token-threshold=") + value})
+                  .find("--long-prefill-token-threshold"),
+              std::string::npos)
+        << value;
+  }
+}
+
+TEST_F(Typed, TheCommandLinesPaceWinsOverTheFiles) {
+  const std::string own = config("model = \"m\"\nchunk-size = 256\nmax-inject-tokens = 4096\n");
+  EXPECT_EQ(parse({"serve", "--config", own, "--long-prefill-token-threshold", "512"}), "");
+  EXPECT_EQ(serving_.kv.long_prefill_tokens, 512);
+  EXPECT_EQ(serving_.kv.chunk_size, std::nullopt);
+  EXPECT_EQ(serving_.kv.max_inject_tokens, std::nullopt);
+  serving_ = {};
+  const std::string vllms = config("model = \"m\"\nlong-prefill-token-threshold = 512\n");
+  EXPECT_EQ(parse({"serve", "--config", vllms, "--chunk-size", "256"}), "");
+  EXPECT_EQ(serving_.kv.long_prefill_tokens, std::nullopt);
+  EXPECT_EQ(serving_.kv.chunk_size, 256);
+  EXPECT_EQ(parse({"serve", "--config", vllms}), "");
+  EXPECT_EQ(serving_.kv.long_prefill_tokens, 512);
 }
 
 TEST_F(Typed, WhatCannotBeHadIsRefusedByName) {

@@ -23,8 +23,8 @@ struct Translated {
 // Whether a value belongs to the option; nothing: it is no spelling of vLLM's. `name` has hyphens.
 std::optional<bool> vllm_takes_value(std::string_view name);
 
-// REQUIRES: vllm_takes_value(name); `value` is "" where it takes none. Errors: kUnsupported, naming
-// the option and the reason.
+// REQUIRES: vllm_takes_value(name); `value` is "" where it takes none. Errors: kUnsupported and
+// kInvalidArgument, naming the option and the reason.
 base::Result<Translated> translate_vllm(std::string_view name, std::string_view value);
 
 }  // namespace apps

@@ -105,6 +105,23 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(done.returncode, status, done.stderr)
             self.assertIn(words, done.stderr)
 
+    def test_vllms_threshold_bounds_prompts_however_they_are_computed(self):
+        for preset, own in (("sparse", "--chunk-size 64"), ("full", "--max-inject-tokens 128 (2 layers)")):
+            with tempfile.TemporaryDirectory() as folder, serving.Server(
+                    *serving.tiny_model(folder), "--device-memory", "50MiB", "--preset", preset,
+                    "--long-prefill-token-threshold", "64") as server:
+                self.assertIn(f"vLLM's options: --long-prefill-token-threshold 64 is {own}\n", server.output())
+                steps = server.metric("vllm:iteration_tokens_total_count")
+                status, _, text = server.request("POST", "/v1/completions", {"prompt": [7] * 640, "max_tokens": 1})
+                self.assertEqual((status, json.loads(text)["usage"]["prompt_tokens"]), (200, 640), text)
+                self.assertGreaterEqual(server.metric("vllm:iteration_tokens_total_count") - steps, 10, preset)
+        for options, words in ((["--preset", "sparse", "--chunk-size", "64"], "is --chunk-size here"),
+                               (["--max-inject-tokens", "64"], "is --max-inject-tokens here"),
+                               (["--preset", "sparse"], "--chunk-size is 8: it must be")):
+            done = run("serve", serving.LONGNEEDLE, "--port", "0", "--long-prefill-token-threshold", "8", *options)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(words, done.stderr)
+
     def test_a_calibration_that_nobody_could_use_is_refused_at_once(self):
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder) / "heads.json"
