@@ -8,10 +8,14 @@
 #include "base/log.h"
 #include "base/sizes.h"
 #include "device/cuda/built_for.h"
+#include "device/cuda/memory_count.h"
 #include "device/cuda/status.h"
 
 namespace device::cuda {
 namespace {
+
+// Before and after all static objects that hold memory.
+constinit MemoryCount device_memory_count;
 
 constexpr int kMajorLeast = 8, kMajorMost = 9;  // what kernels are compiled for
 
@@ -125,6 +129,10 @@ int64_t free_bytes(const GpuInfo& gpu) {
   return static_cast<int64_t>(free);
 }
 
+MemoryCount& device_memory() {
+  return device_memory_count;
+}
+
 template <Memory kMemory>
 base::Result<BufferOf<kMemory>> BufferOf<kMemory>::allocate(int64_t bytes, const char* what) {
   BufferOf made;
@@ -148,6 +156,7 @@ base::Result<BufferOf<kMemory>> BufferOf<kMemory>::allocate(int64_t bytes, const
   }
   made.data_ = static_cast<std::byte*>(data);
   made.size_ = bytes;
+  if constexpr (kMemory == Memory::kDevice) device_memory_count.add(bytes);
   return made;
 }
 
@@ -156,6 +165,7 @@ BufferOf<kMemory>::~BufferOf() {
   if (data_ == nullptr) return;
   if constexpr (kMemory == Memory::kDevice) {
     cudaFree(data_);
+    device_memory_count.remove(size_);
   } else {
     cudaFreeHost(data_);
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/cuda/built_for.h"
+#include "device/cuda/memory_count.h"
 #include "device/cuda/status.h"
 
 namespace device::cuda {
@@ -95,6 +96,20 @@ TEST_F(RuntimeTest, BytesComeBackThroughCopiesAndRows) {
   stream_.copy_rows(returned.value().data(), 64, device.value().data(), 128, 64, 64);
   ASSERT_TRUE(stream_.synchronize().ok());
   EXPECT_EQ(0, memcmp(returned.value().data(), bytes, 4096));
+}
+
+TEST_F(RuntimeTest, WhatIsAllocatedOnTheDeviceIsCounted) {
+  const int64_t before = device_memory().held();
+  {
+    Buffer one = Buffer::allocate(1000, "a test").value();
+    auto pinned = PinnedBuffer::allocate(4096, "a test");
+    EXPECT_EQ(device_memory().held(), before + 1000);
+    Buffer other = Buffer::allocate(50, "a test").value();
+    one = std::move(other);
+    EXPECT_EQ(device_memory().held(), before + 1050) << "moved, not freed";
+  }
+  EXPECT_FALSE(Buffer::allocate(int64_t{1} << 50, "a test").ok());
+  EXPECT_EQ(device_memory().held(), before);
 }
 
 TEST_F(RuntimeTest, AGraphReplaysWhatWasCaptured) {
