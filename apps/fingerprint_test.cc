@@ -16,8 +16,7 @@ class NamedGpu final : public Gpu {
                                                 bool, int32_t) const override {
     return asked;
   }
-  engine::MemorySizes memory(const load::ModelFiles&, const exec::KvOptions&, bool,
-                             model::WeightsAs) const override {
+  engine::MemorySizes memory(const load::ModelFiles&, const GpuExecutorOptions&) const override {
     return {};
   }
   int64_t taken_bytes() const override { return 0; }

@@ -59,9 +59,10 @@ class Gpu {
   virtual base::Result<model::WeightsAs> choose_weights(const load::ModelFiles& files,
                                                         model::WeightsAs asked, bool deterministic,
                                                         int32_t max_num_seqs) const = 0;
-  // Its memory, and what a step of these sizes takes of it. `kv`: at most what will be asked for.
-  virtual engine::MemorySizes memory(const load::ModelFiles& files, const exec::KvOptions& kv,
-                                     bool deterministic, model::WeightsAs weights) const = 0;
+  // Its memory, and what an executor with these options takes of it beside KV. `options.kv`: at
+  // most what will be asked for; numbers of blocks, frames and activations do not matter.
+  virtual engine::MemorySizes memory(const load::ModelFiles& files,
+                                     const GpuExecutorOptions& options) const = 0;
   // Of its memory, since it was found, by whoever.
   virtual int64_t taken_bytes() const = 0;
   // Loads the weights. Errors: kTooLarge, kUnsupported (by name).

@@ -56,6 +56,21 @@ exec::cuda::CudaTierOptions tier_options(const GpuExecutorOptions& options,
   return tier;
 }
 
+exec::cuda::CudaExecutorOptions executor_options(const GpuExecutorOptions& options,
+                                                 store::cuda::PinnedReserve* reserve) {
+  exec::cuda::CudaExecutorOptions executor{.kv = options.kv,
+                                           .num_blocks = options.num_blocks,
+                                           .eos = options.eos,
+                                           .use_graphs = options.use_graphs,
+                                           .tap = options.tap,
+                                           .fill_random = options.fill_random};
+  if (!options.has_tier) return executor;
+  executor.tier = tier_options(options, reserve);
+  executor.prefill = {.activation_pages = options.activation_pages, .model_dim = options.model_dim};
+  executor.disk = options.disk;
+  return executor;
+}
+
 // What to lower where the host's memory was short; those who name an option say it themselves.
 base::Error advise_host(const base::Error& error, bool has_tier) {
   const auto says = [&](const char* what) { return error.message.find(what) != std::string::npos; };
@@ -102,17 +117,19 @@ class CudaGpu final : public Gpu {
                        "Q8_0, Q4_0, Q4_1, Q4_K and Q6_K");
   }
 
-  engine::MemorySizes memory(const load::ModelFiles& files, const exec::KvOptions& kv,
-                             bool deterministic, model::WeightsAs weights) const override {
+  engine::MemorySizes memory(const load::ModelFiles& files,
+                             const GpuExecutorOptions& options) const override {
     engine::MemorySizes memory;
     memory.available_bytes = info_.free_bytes;
     memory.runtime_bytes = kRuntimeBytes;
     memory.host_available_bytes = std::max<int64_t>(
         0, device::memory_available_bytes() + reserve_.bytes() - kHostReserveBytes);
-    memory.weights_bytes = model::cuda::weight_bytes(files, weights);
+    memory.weights_bytes = model::cuda::weight_bytes(files, options.weights);
     memory.workspace_bytes = model::cuda::Decoder::workspace_bytes(
-        files.config, decoder_limits(kv, deterministic, weights));
-    memory.staging_bytes = exec::cuda::CudaExecutor::staging_bytes(files.config, kv, info_.num_sms);
+        files.config, decoder_limits(options.kv, options.deterministic, options.weights),
+        info_.num_sms);
+    memory.staging_bytes = exec::cuda::CudaExecutor::staging_bytes(
+        files.config, executor_options(options, nullptr), info_.num_sms);
     return memory;
   }
 
@@ -130,8 +147,7 @@ class CudaGpu final : public Gpu {
     // What was made is gone again: what is free now is what there is.
     const int64_t left = device::cuda::free_bytes(info_) -
                          model::cuda::weight_bytes(files, options.weights) - kRuntimeBytes;
-    const engine::MemorySizes sizes =
-        memory(files, options.kv, options.deterministic, options.weights);
+    const engine::MemorySizes sizes = memory(files, options);
     return base::error(base::Code::kTooLarge, "{} ({})", made.error().message,
                        advise_device_memory(options.device_bytes, left,
                                             sizes.workspace_bytes + sizes.staging_bytes));
@@ -149,20 +165,9 @@ class CudaGpu final : public Gpu {
         model::cuda::Decoder::create(
             info_, *stream, pool, files,
             decoder_limits(options.kv, options.deterministic, options.weights), progress));
-    exec::cuda::CudaExecutorOptions executor{.kv = options.kv,
-                                             .num_blocks = options.num_blocks,
-                                             .eos = options.eos,
-                                             .use_graphs = options.use_graphs,
-                                             .tap = options.tap,
-                                             .fill_random = options.fill_random};
-    if (options.has_tier) {
-      executor.tier = tier_options(options, &reserve_);
-      executor.prefill = {.activation_pages = options.activation_pages,
-                          .model_dim = options.model_dim};
-      executor.disk = options.disk;
-    }
-    ASSIGN_OR_RETURN(auto created, exec::cuda::CudaExecutor::create(info_, std::move(stream),
-                                                                    std::move(decoder), executor));
+    ASSIGN_OR_RETURN(auto created,
+                     exec::cuda::CudaExecutor::create(info_, std::move(stream), std::move(decoder),
+                                                      executor_options(options, &reserve_)));
     return std::unique_ptr<exec::Executor>(std::move(created));
   }
 

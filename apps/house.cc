@@ -173,23 +173,43 @@ engine::MemorySizes cpu_memory(const engine::EngineOptions& e, const House& hous
   return memory;
 }
 
+// What both its memory and the executor itself are asked with; `sizes` may be a guess.
+GpuExecutorOptions gpu_executor(const engine::EngineOptions& e, const engine::ResolvedSizes& sizes,
+                                const exec::SelectionTap* tap, const House& house) {
+  const core::ModelConfig& c = house.files->config;
+  return {.kv = engine::kv_options(e, c, sizes, 1),
+          .num_blocks = sizes.num_blocks,
+          .has_tier = e.tiers.host_memory_bytes.has_value(),
+          .tiers = e.tiers,
+          .num_frames = sizes.num_frames,
+          .scratch_frames = sizes.scratch_frames,
+          .home_streaming_heads = e.heads.any_streaming() && e.prefix_cache,
+          .activation_pages = sizes.activation_pages,
+          .model_dim = c.model_dim,
+          .deterministic = e.deterministic,
+          .weights = house.weights,
+          .tap = tap,
+          .device_bytes = sizes.device_bytes};
+}
+
 // For the most sequences and tokens that resolve() may choose.
-engine::MemorySizes gpu_memory(const engine::EngineOptions& e, const House& house) {
+engine::MemorySizes gpu_memory(const engine::EngineOptions& e, const exec::SelectionTap* tap,
+                               const House& house) {
   const core::ModelConfig& c = house.files->config;
   engine::ResolvedSizes most;
   most.on_gpu = true;
   most.max_num_seqs = e.max_num_seqs;
   most.context_max = std::min(e.max_model_len.value_or(c.context_max), c.context_max);
-  return house.gpu->memory(*house.files, engine::kv_options(e, c, most, 1), e.deterministic,
-                           house.weights);
+  return house.gpu->memory(*house.files, gpu_executor(e, most, tap, house));
 }
 
-engine::MemorySizes measure_memory(const engine::EngineOptions& e, const House& house) {
-  const auto measure = [e, &house](int32_t rows) {
+engine::MemorySizes measure_memory(const engine::EngineOptions& e, const exec::SelectionTap* tap,
+                                   const House& house) {
+  const auto measure = [e, tap, &house](int32_t rows) {
     engine::EngineOptions fewer = e;
     fewer.max_num_batched_tokens = rows;
     fewer.max_num_seqs = std::min(e.max_num_seqs, rows);
-    return house.gpu != nullptr ? gpu_memory(fewer, house)
+    return house.gpu != nullptr ? gpu_memory(fewer, tap, house)
                                 : cpu_memory(fewer, house, ops::op_table(house.isa));
   };
   engine::MemorySizes memory = measure(e.max_num_batched_tokens);
@@ -264,22 +284,10 @@ base::Result<void> make_gpu_executor(const ServingOptions& options, const engine
                                      House* house) {
   const core::ModelConfig& c = house->files->config;
   const int64_t begin_us = now_us();
-  GpuExecutorOptions executor{.kv = engine::kv_options(e, c, house->sizes, 1),
-                              .num_blocks = house->sizes.num_blocks,
-                              .has_tier = e.tiers.host_memory_bytes.has_value(),
-                              .tiers = e.tiers,
-                              .num_frames = house->sizes.num_frames,
-                              .scratch_frames = house->sizes.scratch_frames,
-                              .home_streaming_heads = e.heads.any_streaming() && e.prefix_cache,
-                              .activation_pages = house->sizes.activation_pages,
-                              .model_dim = c.model_dim,
-                              .eos = all_eos(e, c),
-                              .deterministic = options.deterministic,
-                              .weights = house->weights,
-                              .use_graphs = !options.enforce_eager,
-                              .tap = tap,
-                              .device_bytes = house->sizes.device_bytes,
-                              .fill_random = options.fill_random};
+  GpuExecutorOptions executor = gpu_executor(e, house->sizes, tap, *house);
+  executor.eos = all_eos(e, c);
+  executor.use_graphs = !options.enforce_eager;
+  executor.fill_random = options.fill_random;
   if (has_disk(e)) executor.disk = disk_tier(e, made_with);
   ASSIGN_OR_RETURN(house->executor, house->gpu->make_executor(*house->files, *house->pool, executor,
                                                               load_progress("loading weights")));
@@ -387,7 +395,7 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
                                            &e.tiers);
   if (!pace.empty()) LOG_INFO("vLLM's options: {}", pace);
   e.max_num_seqs = std::min(e.max_num_seqs, e.max_num_batched_tokens);
-  const engine::MemorySizes memory = measure_memory(e, *house);
+  const engine::MemorySizes memory = measure_memory(e, tap, *house);
   if (options.device_memory.ends_with('%')) {
     ASSIGN_OR_RETURN(e.device_memory_bytes, share_of(options.device_memory, memory));
   }

@@ -130,7 +130,7 @@ def whole(count, prompt, generated, repeats=1):
     return common("-p", 0, "-n", 0, "--pg", f"{prompt},{generated}", "--streams", count, repeats=repeats)
 
 
-WORKSPACE = {STEP_ROWS: 320 * 2**20, 8192: 576 * 2**20}  # of steps of so many rows, or a little less
+WORKSPACE = {STEP_ROWS: 330 * 2**20, 8192: 586 * 2**20}  # of steps of so many rows, or a little less
 
 
 def small_memory(kv_bytes, rows=STEP_ROWS):
@@ -409,7 +409,7 @@ def small_row(test):
     if not test:
         return row(what, must, "failed", False)
     planned, beside, kv = test["sizes"]["device_bytes"], test["gpu_bytes_taken"] - test["sizes"]["weights_bytes"], test["kv"]
-    # The peak is the executor's own sum of buffers and sizes, 130 KB more than planned; `beside` is what the GPU says.
+    # The peak is counted where memory is allocated, and only long lists of logit changes outgrow the plan; `beside` is what the GPU says.
     within = for_kv(test) <= 2 * GIB and kv["device_bytes_peak"] <= planned + (1 << 20) and beside <= planned + REST_BYTES
     return row(what, must, f"{test['ttft_ms'] * 1e-3:.2f} s, then {test['n_gen']} tokens in {test['tbt_ms']:.2f} ms each, {missed(test)}; "
                f"{for_kv(test) / GIB:.2f} GiB for KV; beside the weights {planned / GIB:.2f} GiB planned, {beside / GIB:.2f} GiB taken, "

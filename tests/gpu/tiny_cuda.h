@@ -30,8 +30,11 @@ class TinyModel {
   }
 
   cuda::CudaExecutorOptions options(int32_t num_blocks) const {
+    return options(shape_, num_blocks);
+  }
+  static cuda::CudaExecutorOptions options(const TinyShape& shape, int32_t num_blocks) {
     cuda::CudaExecutorOptions o;
-    o.kv = shape_.kv(kHeadDim);
+    o.kv = shape.kv(kHeadDim);
     o.kv.gpu = true;
     o.num_blocks = num_blocks;
     return o;

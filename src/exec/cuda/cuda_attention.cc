@@ -10,10 +10,22 @@ using device::cuda::Buffer;
 using device::cuda::Stream;
 using store::cuda::GatherProgress;
 
-int64_t CudaAttention::workspace_bytes(const KvOptions& options, int32_t num_q_heads, int num_sms) {
+namespace {
+
+constexpr int64_t kScratchTakenBytes = 8;
+
+// What decode rows alone take.
+int64_t decode_bytes(const KvOptions& options, int32_t num_q_heads, int num_sms) {
   return ops::cuda::decode_workspace_bytes(options.decode_rows_max(), num_q_heads,
                                            options.num_kv_heads, options.page.head_dim,
                                            options.context_max, num_sms);
+}
+
+}  // namespace
+
+int64_t CudaAttention::workspace_bytes(const KvOptions& options, int32_t num_q_heads, int num_sms) {
+  return decode_bytes(options, num_q_heads, num_sms) + int64_t{sizeof(GatherProgress)} +
+         kScratchTakenBytes;
 }
 
 base::Result<std::unique_ptr<CudaAttention>> CudaAttention::create(
@@ -32,7 +44,7 @@ base::Result<void> CudaAttention::allocate(Stream& stream) {
     stream.fill(to->data(), 0, bytes);
     return {};
   };
-  RETURN_IF_ERROR(allocate(workspace_bytes(options_, num_q_heads_, gpu_.num_sms),
+  RETURN_IF_ERROR(allocate(decode_bytes(options_, num_q_heads_, gpu_.num_sms),
                            "attention of decode rows", &decode_workspace_));
   if (select_ == nullptr) return {};
   const int64_t places = int64_t{options_.decode_rows_max()} * options_.num_kv_heads;
@@ -47,7 +59,7 @@ base::Result<void> CudaAttention::allocate(Stream& stream) {
   RETURN_IF_ERROR(allocate(list_bytes, "missed pages", &miss_entries_));
   RETURN_IF_ERROR(allocate(list_bytes, "missed pages", &arrivals_));
   RETURN_IF_ERROR(allocate(sizeof(GatherProgress), "missed pages", &gather_progress_));
-  RETURN_IF_ERROR(allocate(8, "missed pages", &scratch_taken_));
+  RETURN_IF_ERROR(allocate(kScratchTakenBytes, "missed pages", &scratch_taken_));
   return {};
 }
 

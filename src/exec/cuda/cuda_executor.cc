@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/sizes.h"
+#include "device/cuda/memory_count.h"
 #include "exec/plan_segments.h"
 #include "ops/cuda/decode_limits.h"
 #include "ops/cuda/select_limits.h"
@@ -71,14 +72,19 @@ void read_logprobs(const ops::cuda::SampleResult& from, core::PositionLogprobs* 
 
 }  // namespace
 
-int64_t CudaExecutor::staging_bytes(const core::ModelConfig& config, const KvOptions& kv,
-                                    int num_sms) {
+int64_t CudaExecutor::staging_bytes(const core::ModelConfig& config,
+                                    const CudaExecutorOptions& options, int num_sms) {
+  const KvOptions& kv = options.kv;
   const int32_t rows = kv.logits_rows_max();
-  return StepInputs::arena_bytes(kv) + StepOutputs::bytes(kv) +
-         SampleInputs::bytes(kv, config.vocab_size) +
-         CudaAttention::workspace_bytes(kv, config.num_q_heads, num_sms) +
-         int64_t{rows} * config.vocab_size * 4 +
-         ops::cuda::sample_workspace_bytes(rows, config.vocab_size);
+  int64_t bytes = StepInputs::arena_bytes(kv) + StepOutputs::bytes(kv) +
+                  SampleInputs::bytes(kv, config.vocab_size) +
+                  CudaAttention::workspace_bytes(kv, config.num_q_heads, num_sms) +
+                  int64_t{rows} * config.vocab_size * 4 +
+                  ops::cuda::sample_workspace_bytes(rows, config.vocab_size) +
+                  CudaKv::head_bytes(kv) + SlotMemory::edit_bytes();
+  if (options.tap != nullptr) bytes += ForcedSelections::bytes(kv);
+  if (!options.tier) return bytes;
+  return bytes + DenseLists::column_bytes(kv) + CudaTier::transfer_bytes(kv, *options.tier);
 }
 
 base::Result<void> CudaExecutor::check(const device::cuda::GpuInfo& gpu,
@@ -169,8 +175,10 @@ base::Result<void> CudaExecutor::allocate() {
           ops::cuda::sample_workspace_bytes(logits_rows, config.vocab_size), "sampling workspace"));
   stream_->fill(sample_workspace_.data(), 0, sample_workspace_.size());
   edits_moved_ = samples_.moved();
-  device_bytes_ = count_device_bytes();
-  return stream_->synchronize();
+  RETURN_IF_ERROR(stream_->synchronize());
+  // What loading weights and choosing transfers took for a while is not in the plan.
+  device::cuda::device_memory().mark();
+  return {};
 }
 
 base::Result<void> CudaExecutor::allocate_tier() {
@@ -192,18 +200,6 @@ base::Result<void> CudaExecutor::allocate_tier() {
   ASSIGN_OR_RETURN(prefill_,
                    SegmentedPrefill::create(*stream_, options_.kv, options_.prefill, *tier_));
   return {};
-}
-
-int64_t CudaExecutor::count_device_bytes() const {
-  const KvOptions& kv = options_.kv;
-  const KvBytes bytes = kv_bytes(kv);
-  int64_t total = kv_.bytes() + bytes.slot_state * kv.max_num_seqs + bytes.scratch +
-                  staging_bytes(decoder_->config(), kv, gpu_.num_sms) + decoder_->workspace_bytes();
-  if (tier_ != nullptr) {
-    total += tier_->bytes() + bytes.dense_lists + bytes.slot_tier * kv.max_num_seqs +
-             (prefill_ != nullptr ? prefill_->bytes() : 0);
-  }
-  return total;
 }
 
 base::Result<void> CudaExecutor::run(const core::StepPlan& plan,
@@ -242,7 +238,7 @@ base::Result<void> CudaExecutor::finish() {
   RETURN_IF_ERROR(finish_pass());
   if (tier_ != nullptr) tier_->end_step(result_);
   for (core::SegmentResult& r : result_->segments) r.sampled = r.sampled && r.error.empty();
-  result_->kv.device_bytes_peak = device_bytes_;
+  result_->kv.device_bytes_peak = device::cuda::device_memory().peak() - decoder_->weight_bytes();
   result_->run_us = std::chrono::duration_cast<std::chrono::microseconds>(
                         std::chrono::steady_clock::now() - began_)
                         .count();

@@ -85,8 +85,10 @@ class CudaExecutor final : public Executor, private TileRunner {
     return disk_ == nullptr || disk_->tier().store().sync(used);
   }
 
-  // Device bytes that create() takes beside the decoder and kv_bytes(options.kv).
-  static int64_t staging_bytes(const core::ModelConfig& config, const KvOptions& kv, int num_sms);
+  // Device bytes that create() takes beside the decoder, kv_bytes(options.kv), the frames of the
+  // tier and what waits between layers. The numbers of blocks, homes and frames do not matter.
+  static int64_t staging_bytes(const core::ModelConfig& config, const CudaExecutorOptions& options,
+                               int num_sms);
 
   // For tests: whose memory they look at.
   CudaKv& kv() { return kv_; }
@@ -106,7 +108,6 @@ class CudaExecutor final : public Executor, private TileRunner {
   base::Result<void> run_tile(const core::Segment& tile, size_t index, int32_t layer,
                               float* hidden) override;
   base::Result<void> finish_tile(const Pass& pass, size_t index);
-  int64_t count_device_bytes() const;
   int32_t padding_of(std::span<const core::Segment> planned) const;
   base::Result<void> enqueue_pass(std::span<const core::Segment> planned, core::StepResult* result);
   base::Result<void> finish_pass();
@@ -140,7 +141,6 @@ class CudaExecutor final : public Executor, private TileRunner {
   device::cuda::Buffer sample_workspace_;
   StepGraphs<device::cuda::Graph> graphs_;
   int64_t edits_moved_ = 0;  // when the graphs were captured
-  int64_t device_bytes_ = 0;
   // Of the running step.
   core::StepResult* result_ = nullptr;
   const Pass* enqueued_ = nullptr;  // its results are still to be read

@@ -61,6 +61,13 @@ base::Result<void> CudaKv::allocate_pools(Stream& stream) {
   return {};
 }
 
+int64_t CudaKv::head_bytes(const KvOptions& options) {
+  return (3 * int64_t{options.num_layers} * options.num_kv_heads +
+          options.selecting_columns().num_columns()) *
+             int64_t{sizeof(int32_t)} +
+         std::ssize(options.heads.kinds) * int64_t{sizeof(core::HeadKind)};
+}
+
 base::Result<void> CudaKv::write_heads(Stream& stream) {
   std::vector<int32_t> columns;
   for (const core::KvColumns* kind : {&columns_, &ring_columns_, &selecting_}) {
@@ -121,10 +128,6 @@ void CudaKv::copy_open(Stream& stream, int32_t from, int32_t to, int32_t layer_b
   };
   stream.copy(at(to, layer_begin), at(from, layer_begin),
               int64_t{layer_end - layer_begin} * options_.num_kv_heads * open_.page_bytes);
-}
-
-int64_t CudaKv::bytes() const {
-  return frames_.size() + ring_pages_.size() + open_pages_.size() + statistics_.size();
 }
 
 }  // namespace exec::cuda

@@ -2,7 +2,8 @@
 // open pages of quantised KV and statistics, with the arrays by which kernels find them.
 //
 // Without a host tier block i stands in row i. Everything is allocated by create(), and weighs what
-// kv_bytes() says. Thread: the engine's; contents belong to the compute stream.
+// kv_bytes() and, of the arrays, head_bytes() say. Thread: the engine's; contents belong to the
+// compute stream.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,9 @@ class CudaKv {
   // Memory is zeroed, so that nothing reads what another program left. Errors: kTooLarge.
   static base::Result<CudaKv> create(device::cuda::Stream& stream, const KvOptions& options,
                                      const CudaKvSizes& sizes);
+
+  // Of the arrays, in device memory.
+  static int64_t head_bytes(const KvOptions& options);
 
   ops::cuda::KvLayer layer(int32_t layer) const;
   const ops::cuda::KvPool& pool() const { return pool_; }
@@ -60,8 +64,6 @@ class CudaKv {
   // The open page of every head of layers [begin, end), from open row `from` to open row `to`.
   void copy_open(device::cuda::Stream& stream, int32_t from, int32_t to, int32_t layer_begin,
                  int32_t layer_end) const;
-
-  int64_t bytes() const;  // everything that create() took
 
  private:
   enum Kind : int32_t { kFrame, kRing, kSelecting };

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "exec/cuda/list_buffer.h"
+#include "store/cuda/transfer_memory.h"
 
 namespace exec::cuda {
 namespace {
@@ -36,6 +37,19 @@ base::Result<std::unique_ptr<CudaTier>> CudaTier::create(const device::cuda::Gpu
   std::unique_ptr<CudaTier> made(new CudaTier(kv_options, options, parts));
   RETURN_IF_ERROR(made->allocate(gpu));
   return made;
+}
+
+int64_t CudaTier::transfer_bytes(const KvOptions& kv_options, const CudaTierOptions& options) {
+  int64_t rows = 0;
+  if (options.granularity == core::SaveGranularity::kStep) {  // as row_shape() has them
+    const int64_t columns =
+        kv_options.block_columns().num_columns() +
+        (options.home_streaming_heads ? kv_options.ring_columns().num_columns() : 0);
+    rows = kv_options.max_num_seqs * 2 * columns *
+           core::row_bytes(kv_options.page.type, kv_options.page.head_dim);
+  }
+  const store::cuda::TransferOptions& transfers = options.transfers;
+  return store::cuda::transfer_bytes(transfers.load, transfers.save, transfers.staging_bytes, rows);
 }
 
 CudaTier::CudaTier(const KvOptions& kv_options, const CudaTierOptions& options,

@@ -59,6 +59,8 @@ class CudaTier final : public KvTier, private SaveQueue {
                                                         const KvOptions& kv_options,
                                                         const CudaTierOptions& options,
                                                         const CudaTierParts& parts);
+  // Device bytes that transfers take, beside KvBytes::tier_tables.
+  static int64_t transfer_bytes(const KvOptions& kv_options, const CudaTierOptions& options);
 
   // Cuts and loads of the plan; then every segment's pages have frames to be written to, layer
   // buffers aside, and the tables on the device say so. `plan` must live until end_step(). Errors:
@@ -122,7 +124,7 @@ class CudaTier final : public KvTier, private SaveQueue {
     return {static_cast<int32_t>(homes_->num_homes_ready()), is_growing};
   }
   store::cuda::Transfers& transfers() { return *transfers_; }
-  // Device bytes that create() took: KvBytes::tier_tables.
+  // Of its own tables, in device memory: KvBytes::tier_tables.
   int64_t bytes() const { return device_columns_.size() + buffer_table_.size(); }
 
  private:

@@ -98,9 +98,9 @@ void DenseLists::fill(ops::cuda::DecodeArgs* decode) const {
   decode->list_stride = options_.pages_max();
 }
 
-int64_t DenseLists::bytes() const {
-  return frame_of_.size() + page_of_.size() + selected_at_.size() + frames_.size() +
-         miss_homes_.size() + miss_frames_.size() + num_listed_.size() + num_misses_.size();
+int64_t DenseLists::column_bytes(const KvOptions& options) {
+  const int64_t columns = options.dense_columns().num_columns();
+  return (int64_t{options.num_layers} * options.num_kv_heads + std::max<int64_t>(columns, 1)) * 4;
 }
 
 }  // namespace exec::cuda

@@ -45,7 +45,8 @@ class DenseLists {
   void fill(int32_t layer, ops::cuda::SelectArgs* select) const;
   void fill(ops::cuda::DecodeArgs* decode) const;
 
-  int64_t bytes() const;
+  // Of the arrays of columns, in device memory; the rest is KvBytes::slot_tier and dense_lists.
+  static int64_t column_bytes(const KvOptions& options);
 
  private:
   explicit DenseLists(const KvOptions& options)

@@ -13,6 +13,11 @@ constexpr int32_t kUntouched = -1;
 
 }  // namespace
 
+int64_t ForcedSelections::bytes(const KvOptions& options) {
+  return int64_t{options.decode_rows_max()} * options.selecting_columns().num_columns() *
+         (options.selected_max() + 1) * 4;
+}
+
 base::Result<std::unique_ptr<ForcedSelections>> ForcedSelections::create(const KvOptions& options,
                                                                          const SelectionTap& tap) {
   std::unique_ptr<ForcedSelections> made(new ForcedSelections(options, tap));

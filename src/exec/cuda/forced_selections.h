@@ -24,6 +24,8 @@ class ForcedSelections {
   // Borrows the tap. Errors: kTooLarge.
   static base::Result<std::unique_ptr<ForcedSelections>> create(const KvOptions& options,
                                                                 const SelectionTap& tap);
+  // In device memory.
+  static int64_t bytes(const KvOptions& options);
 
   // Rows of a pass at most; those behind select for themselves, as only a long replay of a
   // preempted sequence has them.

@@ -54,7 +54,6 @@ class SegmentedPrefill {
   base::Result<void> run(const core::Segment& segment, size_t index, TileRunner& runner);
   // (segment, layer) pairs since the last call.
   int64_t take_layers_run() { return std::exchange(layers_run_, 0); }
-  int64_t bytes() const { return activations_.size() + tile_rows_.size(); }
 
  private:
   SegmentedPrefill(device::cuda::Stream& stream, const KvOptions& kv_options,

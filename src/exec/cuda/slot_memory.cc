@@ -19,10 +19,9 @@ base::Result<std::unique_ptr<SlotMemory>> SlotMemory::create(device::cuda::Strea
     RETURN_IF_ERROR(allocate(&made->blocks_));
     RETURN_IF_ERROR(allocate(&made->own_rows_));
   }
-  constexpr int64_t kEditBytes = int64_t{kBatches} * kBatchEdits * sizeof(TableEdit);
   ASSIGN_OR_RETURN(made->host_edits_,
-                   device::cuda::PinnedBuffer::allocate(kEditBytes, "edits of tables"));
-  ASSIGN_OR_RETURN(made->edits_, device::cuda::Buffer::allocate(kEditBytes, "edits of tables"));
+                   device::cuda::PinnedBuffer::allocate(edit_bytes(), "edits of tables"));
+  ASSIGN_OR_RETURN(made->edits_, device::cuda::Buffer::allocate(edit_bytes(), "edits of tables"));
   for (device::cuda::Event& event : made->applied_) {
     ASSIGN_OR_RETURN(event, device::cuda::Event::create());
   }
@@ -125,10 +124,6 @@ void SlotMemory::shrink(int32_t slot, int32_t num_frames, int32_t keep, int32_t 
 void SlotMemory::copy_row(core::FrameId from, core::FrameId to) {
   const int64_t row_bytes = pool_.num_columns * pool_.page_bytes;
   stream_.copy(pool_.base + index(to) * row_bytes, pool_.base + index(from) * row_bytes, row_bytes);
-}
-
-int64_t SlotMemory::bytes() const {
-  return rows_.size() + blocks_.size() + own_rows_.size() + edits_.size();
 }
 
 }  // namespace exec::cuda

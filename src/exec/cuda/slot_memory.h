@@ -32,6 +32,11 @@ class SlotMemory final : public SlotDevice {
     return int64_t{pages_max} * 4 * (tiered ? 3 : 1);
   }
 
+  // Of edits on their way, in device memory.
+  static constexpr int64_t edit_bytes() {
+    return int64_t{kBatches} * kBatchEdits * int64_t{sizeof(TableEdit)};
+  }
+
   // With a host tier, before the first edit: the residency that edits and shrink() change, and the
   // frames that move (columns_of as ops::cuda::ShrinkArgs). frames_max is pages_max.
   void set_residency(const ops::cuda::SelectState& state, const ops::cuda::KvPool& pool,
@@ -49,8 +54,6 @@ class SlotMemory final : public SlotDevice {
   void copy_row(core::FrameId from, core::FrameId to) override;
   // Applies the edits so far, in order.
   void flush();
-
-  int64_t bytes() const;
 
  private:
   // Edits on their way, several batches of them.

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "model/rope_frequencies.h"
+#include "ops/cuda/linear_memory.h"
 #include "ops/cuda/quantised.h"
 
 namespace model::cuda {
@@ -112,10 +113,16 @@ base::Result<void> Decoder::check_fp8(const device::cuda::GpuInfo& gpu,
   return {};
 }
 
-int64_t Decoder::workspace_bytes(const core::ModelConfig& config, const DecoderLimits& limits) {
+int64_t Decoder::workspace_bytes(const core::ModelConfig& config, const DecoderLimits& limits,
+                                 int num_sms) {
   const ops::cuda::LinearOptions options = linear_options(limits);
-  int64_t bytes =
-      plan_workspace(config, limits).total + options.workspace_bytes + int64_t{config.head_dim} * 4;
+  int64_t bytes = plan_workspace(config, limits).total + ops::cuda::linear_bytes(options, num_sms) +
+                  int64_t{config.head_dim} * 4;
+  const int64_t outputs = std::max({qkv_width(config), 2 * int64_t{config.ffn_dim},
+                                    int64_t{config.vocab_size}, int64_t{config.model_dim}});
+  const int64_t inputs = std::max({int64_t{config.model_dim}, int64_t{config.ffn_dim},
+                                   int64_t{config.num_q_heads} * config.head_dim});
+  bytes += ops::cuda::linear_trial_bytes(options, outputs, inputs);
   if (limits.weights == WeightsAs::kFp8) bytes += ops::cuda::Fp8Linear::planned_bytes(options);
   return bytes;
 }

@@ -83,8 +83,10 @@ class Decoder {
   // The same of weights in e4m3: a GPU without its products, a shape.
   static base::Result<void> check_fp8(const device::cuda::GpuInfo& gpu,
                                       const core::ModelConfig& config);
-  // Device bytes of create() beside the weights.
-  static int64_t workspace_bytes(const core::ModelConfig& config, const DecoderLimits& limits);
+  // Device bytes of create() beside the weights, on a GPU of so many SMs, and of what is tried once
+  // where products are deterministic.
+  static int64_t workspace_bytes(const core::ModelConfig& config, const DecoderLimits& limits,
+                                 int num_sms);
 
   // REQUIRES: T <= rows_max, tokens in [0, V), 0 <= layer_begin < layer_end <= L, `hidden` unless
   // that is a whole pass. Errors: those of Linear and of the attention.
@@ -95,7 +97,6 @@ class Decoder {
 
   const core::ModelConfig& config() const { return config_; }
   int64_t weight_bytes() const { return weights_.memory.size(); }
-  int64_t workspace_bytes() const { return workspace_bytes(config_, limits_); }
 
  private:
   Decoder(device::cuda::Stream& stream, const core::ModelConfig& config,

@@ -9,6 +9,7 @@
 #include "device/cuda/status.h"
 #include "ops/cuda/bias_bf16.h"
 #include "ops/cuda/cublaslt_plan.h"
+#include "ops/cuda/linear_memory.h"
 #include "ops/cuda/quantised.h"
 
 namespace ops::cuda {
@@ -18,6 +19,8 @@ using device::cuda::Buffer;
 
 // Of a bias in BF16.
 constexpr int64_t kBiasBytes = 1 << 20;
+// That small_agrees() tries.
+constexpr int64_t kTrialRows = 16;
 
 struct Plan {
   ProductPlan product;
@@ -125,24 +128,24 @@ base::Result<void> CublasLinear::multiply(cudaStream_t stream, const Plan& plan,
 // chain, but that is the library's business, so it is tried. Waits for the GPU.
 base::Result<bool> CublasLinear::small_agrees(device::cuda::Stream& stream, const Plan& plan,
                                               const LinearArgs& args) {
-  constexpr int64_t kRows = 16;
   if (options_.small_rows_max <= 0) return false;
-  std::vector<__nv_bfloat16> numbers(static_cast<size_t>(kRows * args.weight.cols));
+  std::vector<__nv_bfloat16> numbers(static_cast<size_t>(kTrialRows * args.weight.cols));
   uint32_t state = 1;
   for (auto& number : numbers) {
     state = state * 1664525u + 1013904223u;
     number = __float2bfloat16(static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f);
   }
-  ASSIGN_OR_RETURN(Buffer x, Buffer::allocate(kRows * args.weight.cols * 2, "a trial's rows"));
+  ASSIGN_OR_RETURN(Buffer x, Buffer::allocate(kTrialRows * args.weight.cols * 2, "a trial's rows"));
   stream.copy(x.data(), numbers.data(), x.size());
   LinearArgs trial = args;
   trial.x = x.as<__nv_bfloat16>();
   trial.x_stride = args.weight.cols;
-  trial.rows = kRows;
+  trial.rows = kTrialRows;
   trial.y_stride = args.weight.rows;
   std::array<std::vector<std::byte>, 2> found;
   for (const bool small : {false, true}) {
-    ASSIGN_OR_RETURN(Buffer y, Buffer::allocate(kRows * args.weight.rows * 4, "a trial's outputs"));
+    ASSIGN_OR_RETURN(Buffer y,
+                     Buffer::allocate(kTrialRows * args.weight.rows * 4, "a trial's outputs"));
     stream.fill(y.data(), 0x3f, y.size());  // 0.747, a residual
     if (args.y32 != nullptr) {
       trial.y32 = y.as<float>();
@@ -202,6 +205,17 @@ base::Result<void> CublasLinear::run(device::cuda::Stream& stream, const LinearA
 }
 
 }  // namespace
+
+int64_t linear_bytes(const LinearOptions& options, int num_sms) {
+  const bool all = options.num_sms <= 0 || options.num_sms > num_sms;
+  return options.workspace_bytes + kBiasBytes +
+         small_linear_workspace_bytes(all ? num_sms : options.num_sms);
+}
+
+int64_t linear_trial_bytes(const LinearOptions& options, int64_t n, int64_t k) {
+  const bool tries = options.deterministic && options.small_rows_max > 0;
+  return tries ? kTrialRows * (k * 2 + n * 4) : 0;
+}
 
 base::Result<std::unique_ptr<Linear>> Linear::create(const device::cuda::GpuInfo& gpu,
                                                      const LinearOptions& options) {

@@ -7,6 +7,7 @@
 #include "base/sizes.h"
 #include "device/cuda/status.h"
 #include "store/cuda/row_pack.h"
+#include "store/cuda/transfer_memory.h"
 #include "store/page_copy.h"
 
 namespace store::cuda {
@@ -19,8 +20,6 @@ using device::cuda::to_result;
 constexpr int64_t kTickets = 1024;            // on their way
 constexpr int64_t kParts = 1024;              // likewise
 constexpr int64_t kListRuns = 1 << 16;        // of all parts on their way
-constexpr int64_t kPartRuns = 1 << 13;        // of one
-constexpr int64_t kPartBytes = 16 << 20;      // of one that is staged
 constexpr int64_t kScatterBytes = 256 << 10;  // that a worker takes at a time
 constexpr int64_t kRowParts = 16;             // of rows, that the ring holds at least
 constexpr int32_t kScatterColumns = 64;       // of a row that a worker takes at a time
@@ -46,7 +45,7 @@ bool is_contiguous(const PlacedRun* runs, int64_t count) {
 
 int64_t part_bytes_max(const TransferOptions& options) {
   if (options.save != SaveMethod::kStaged) return int64_t{1} << 40;
-  return std::min(kPartBytes, options.staging_bytes / 2 / 16 * 16);
+  return save_part_bytes(options.staging_bytes);
 }
 
 int64_t rows_part_bytes(const RowShape& rows) {
@@ -124,11 +123,11 @@ base::Result<void> Saves::init() {
   }
   if (needs_list()) {
     ASSIGN_OR_RETURN(lists_, PinnedBuffer::allocate(kListRuns * sizeof(PlacedRun), "saves"));
-    ASSIGN_OR_RETURN(device_list_, Buffer::allocate(kPartRuns * sizeof(PlacedRun), "saves"));
+    ASSIGN_OR_RETURN(device_list_, Buffer::allocate(save_list_bytes(options_.save), "saves"));
   }
   if (const int64_t bytes = staging_bytes(options_); bytes > 0) {
-    const bool by_list = options_.save == SaveMethod::kStaged;
-    const int64_t packed = std::max(by_list ? part_bytes_max_ : 0, rows_part_bytes(options_.rows));
+    const int64_t packed =
+        save_packed_bytes(options_.save, options_.staging_bytes, rows_part_bytes(options_.rows));
     ASSIGN_OR_RETURN(staging_, PinnedBuffer::allocate(bytes, "staged saves"));
     ASSIGN_OR_RETURN(packed_, Buffer::allocate(packed, "staged saves"));
   }
@@ -271,7 +270,7 @@ void Saves::save_by_list(SaveTicket ticket, std::span<const Run> runs, base::Res
 PlacedRun* Saves::place_part(std::span<const Run>* runs, int64_t* skipped, Part* part) {
   int64_t list_place = 0, staging_place = 0, bytes = 0, num_runs = 0;
   for (int64_t left = part_bytes_max_, skip = *skipped;
-       left > 0 && num_runs < kPartRuns && num_runs < std::ssize(*runs); ++num_runs, skip = 0) {
+       left > 0 && num_runs < kSavePartRuns && num_runs < std::ssize(*runs); ++num_runs, skip = 0) {
     const int64_t own = std::min(left, (*runs)[static_cast<size_t>(num_runs)].bytes - skip);
     left -= own;
     bytes += own;

@@ -8,8 +8,6 @@
 namespace store::cuda {
 namespace {
 
-constexpr int64_t kHalfBytes = 16 << 20;
-constexpr int64_t kHalfRuns = 1 << 12;
 constexpr int kScatterBlocks = 16;
 
 }  // namespace
@@ -18,11 +16,11 @@ base::Result<std::unique_ptr<StagedLoads>> StagedLoads::create(int num_workers) 
   using device::cuda::Buffer;
   using device::cuda::PinnedBuffer;
   std::unique_ptr<StagedLoads> loads(new StagedLoads(std::max(1, num_workers)));
-  constexpr auto kListBytes = static_cast<int64_t>(kHalfRuns * sizeof(PlacedRun));
+  constexpr auto kListBytes = static_cast<int64_t>(kLoadHalfRuns * sizeof(PlacedRun));
   for (Half& half : loads->halves_) {
-    ASSIGN_OR_RETURN(half.staging, PinnedBuffer::allocate(kHalfBytes, "staged loads"));
+    ASSIGN_OR_RETURN(half.staging, PinnedBuffer::allocate(kLoadHalfBytes, "staged loads"));
     ASSIGN_OR_RETURN(half.list, PinnedBuffer::allocate(kListBytes, "staged loads"));
-    ASSIGN_OR_RETURN(half.packed, Buffer::allocate(kHalfBytes, "staged loads"));
+    ASSIGN_OR_RETURN(half.packed, Buffer::allocate(kLoadHalfBytes, "staged loads"));
     ASSIGN_OR_RETURN(half.device_list, Buffer::allocate(kListBytes, "staged loads"));
     ASSIGN_OR_RETURN(half.crossed, device::cuda::Event::create());
   }
@@ -32,8 +30,8 @@ base::Result<std::unique_ptr<StagedLoads>> StagedLoads::create(int num_workers) 
 base::Result<void> StagedLoads::load(device::cuda::Stream& stream, std::span<const Run> runs) {
   while (!runs.empty()) {
     int64_t count = 0, bytes = 0;
-    while (count < std::min<int64_t>(kHalfRuns, std::ssize(runs)) &&
-           bytes + runs[static_cast<size_t>(count)].bytes <= kHalfBytes) {
+    while (count < std::min<int64_t>(kLoadHalfRuns, std::ssize(runs)) &&
+           bytes + runs[static_cast<size_t>(count)].bytes <= kLoadHalfBytes) {
       bytes += runs[static_cast<size_t>(count++)].bytes;
     }
     CHECK(count > 0, "a run of {} bytes", runs[0].bytes);

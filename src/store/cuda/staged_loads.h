@@ -11,6 +11,7 @@
 #include "base/thread_pool.h"
 #include "device/cuda/runtime.h"
 #include "store/cuda/copy_runs.h"
+#include "store/cuda/transfer_memory.h"
 
 namespace store::cuda {
 
@@ -33,7 +34,7 @@ class StagedLoads {
   base::Result<void> load_part(device::cuda::Stream& stream, std::span<const Run> runs);
 
   base::ThreadPool workers_;
-  Half halves_[2];
+  Half halves_[kLoadHalves];
   int next_ = 0;
 };
 
