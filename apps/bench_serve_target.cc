@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "apps/bench_serve_answer.h"
 #include "apps/bench_serve_workload.h"
@@ -43,6 +44,67 @@ base::Result<Target> parse_url(const std::string& url) {
   return target;
 }
 
+// A byte that ends a line of a request's head, or that no head may have.
+bool is_control(char c) {
+  return (c >= 0 && c < ' ') || c == 0x7F;
+}
+
+// Of what stands in a request's first line or its Host.
+bool has_blank(std::string_view text) {
+  return std::ranges::any_of(text, [](char c) { return c == ' ' || is_control(c); });
+}
+
+bool is_header_value(std::string_view text) {
+  return std::ranges::none_of(text, [](char c) { return c != '\t' && is_control(c); });
+}
+
+// A token of RFC 9110.
+bool is_header_name(std::string_view text) {
+  static constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
+  return !text.empty() && std::ranges::all_of(text, [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           kMarks.find(c) != kMarks.npos;
+  });
+}
+
+// Messages name the option and not its value, which would break their line too.
+base::Result<void> check_place(const BenchServeOptions& options) {
+  for (const auto& [flag, text] :
+       {std::pair("--base-url", &options.base_url), std::pair("--host", &options.host),
+        std::pair("--endpoint", &options.endpoint)}) {
+    if (has_blank(*text)) {
+      return base::error(Code::kInvalidArgument,
+                         "{}: a blank, a line break or another control character is in it", flag);
+    }
+  }
+  if (!options.endpoint.empty() && !options.endpoint.starts_with('/')) {
+    return base::error(Code::kInvalidArgument, "--endpoint {}: expected a path from /",
+                       options.endpoint);
+  }
+  return {};
+}
+
+// "KEY=VALUE"
+base::Result<http::Header> parse_header(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == text.npos || !is_header_name(std::string_view(text).substr(0, equals))) {
+    return base::error(Code::kInvalidArgument,
+                       "--header: expected KEY=VALUE, and a KEY of letters, digits and hyphens");
+  }
+  http::Header header{text.substr(0, equals), text.substr(equals + 1)};
+  if (!is_header_value(header.value)) {
+    return base::error(Code::kInvalidArgument,
+                       "--header {}: a line break or another control character is in its value",
+                       header.name);
+  }
+  for (const char* own : {"Host", "Content-Length", "Transfer-Encoding"}) {
+    if (!http::equals_ignoring_case(header.name, own)) continue;
+    return base::error(Code::kInvalidArgument, "--header {}: each request has its own",
+                       header.name);
+  }
+  return header;
+}
+
 // The model cards of /v1/models; empty: the answer has none.
 json model_cards(const json& models) {
   json cards = json::array();
@@ -55,16 +117,22 @@ json model_cards(const json& models) {
 }  // namespace
 
 base::Result<Target> find_target(const BenchServeOptions& options) {
+  RETURN_IF_ERROR(check_place(options));
   Target target{options.host, static_cast<uint16_t>(options.port), "", {}};
   if (!options.base_url.empty()) {
     ASSIGN_OR_RETURN(target, parse_url(options.base_url));
+  }
+  if (!is_header_value(options.api_key)) {  // which is not shown
+    return base::error(Code::kInvalidArgument,
+                       "--api-key or $SPILLWAY_API_KEY: a line break or another control character "
+                       "is in it");
   }
   if (!options.api_key.empty()) {
     target.headers.push_back({"Authorization", "Bearer " + options.api_key});
   }
   for (const std::string& header : options.headers) {
-    const size_t equals = header.find('=');
-    target.headers.push_back({header.substr(0, equals), header.substr(equals + 1)});
+    ASSIGN_OR_RETURN(http::Header parsed, parse_header(header));
+    target.headers.push_back(std::move(parsed));
   }
   return target;
 }

@@ -20,7 +20,8 @@ struct Target {
   std::vector<http::Header> headers;
 };
 
-// Errors: kInvalidArgument (--base-url).
+// Whatever stands in requests is on the lines that are meant for it. Errors: kInvalidArgument,
+// naming the option.
 base::Result<Target> find_target(const BenchServeOptions& options);
 
 // The body of an answer with status 200. Errors: kIo.

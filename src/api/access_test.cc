@@ -79,9 +79,11 @@ TEST(AccessKeys, WithAKeyHostAndOriginAreFree) {
 }
 
 TEST(AccessKeys, ThatCouldNeverBeSentAreRefused) {
-  for (const std::string key : {"", "with blank", "tab\t", "\xC3\xA9"}) {
-    EXPECT_EQ(check_access_options({.api_keys = {key}}).error().code, base::Code::kInvalidArgument);
+  for (const std::string_view key : {"", "with blank", "tab\t", "\xC3\xA9", "k\r\nx-b: 2", "k\n"}) {
+    EXPECT_EQ(check_access_options({.api_keys = {std::string(key)}}).error().code,
+              base::Code::kInvalidArgument);
   }
+  EXPECT_FALSE(check_access_options({.api_keys = {std::string("k\0", 2)}}).ok());
   EXPECT_TRUE(check_access_options({.api_keys = {std::string(1024, 'k')}}).ok());
   const auto over = check_access_options({.api_keys = {std::string(1025, 'k')}});
   ASSERT_FALSE(over.ok());
@@ -201,9 +203,10 @@ TEST(AccessCors, WithoutKeysAnAllowedOriginIsNotForeign) {
 }
 
 TEST(AccessOptionsCheck, NamesAndOriginsHaveTheirForm) {
-  for (const char* host : {"", "a/b", "http://a", "a:b", "u@a"})
+  for (const char* host : {"", "a/b", "http://a", "a:b", "u@a", "a\r\nb", "a\n", "a b"})
     EXPECT_FALSE(check_access_options({.allowed_hosts = {host}}).ok()) << host;
-  for (const char* origin : {"", "app.example", "https://", "https://a/b", "https://u@a"})
+  for (const char* origin : {"", "app.example", "https://", "https://a/b", "https://u@a",
+                             "https://a\r\nX-B: c", "https://a\n"})
     EXPECT_FALSE(check_access_options({.allowed_origins = {origin}}).ok()) << origin;
 }
 

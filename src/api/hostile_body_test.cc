@@ -102,6 +102,42 @@ TEST(HostileBodies, EchoesAreShortAndHarmless) {
   EXPECT_FALSE(nlohmann::json::parse(body_of(broken), nullptr, false).is_discarded()) << broken;
 }
 
+// What of a request's head comes back in an answer's: it is one line there, or is not there.
+TEST(HostileBodies, NoEchoBeginsAHeader) {
+  ServerOptions options = options_for_large_bodies();
+  options.access.allowed_origins = {"http://app.example", "*"};
+  TestServer server(options);
+  constexpr std::string_view kTrace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  const std::vector<std::pair<std::string, std::string>> echoed = {
+      {"X-Request-Id", "id"},
+      {"traceparent", std::string(kTrace)},
+      {"Origin", "http://app.example"},
+      {"Access-Control-Request-Headers", "x-a"}};
+  for (const auto& [name, value] : echoed) {
+    for (const std::string& tail :
+         {std::string("\rx-evil: 1"), std::string("\nx-evil: 1"), std::string("\r\n x-evil: 1"),
+          std::string("\r\n\tx-evil: 1"), std::string("\0x-evil: 1", 11), std::string("\r\r\nx"),
+          std::string("\x7Fx"), std::string("\x0Bx-evil: 1"), std::string("%0d%0ax-evil: 1")}) {
+      for (const char* start : {"POST", "OPTIONS"}) {
+        const std::string answer = server.exchange(
+            start + std::string(" /v1/completions HTTP/1.1\r\nHost: localhost\r\n") +
+            "Connection: close\r\nAccess-Control-Request-Method: POST\r\nContent-Length: 0\r\n" +
+            name + ": " + value + tail + "\r\n\r\n");
+        ASSERT_TRUE(answer.starts_with("HTTP/1.1 ")) << name << tail;
+        const std::string head = answer.substr(0, answer.find("\r\n\r\n"));
+        for (const char* line : {"\nx-evil", "\rx-evil", "\n x-evil"})
+          EXPECT_EQ(head.find(line), std::string::npos) << head;
+        for (size_t i = 0; i < head.size(); ++i) {
+          const bool ends = head[i] == '\r' && head.substr(i, 2) == "\r\n";
+          const bool ended = head[i] == '\n' && i > 0 && head[i - 1] == '\r';
+          EXPECT_TRUE(ends || ended || (head[i] >= ' ' && head[i] != 0x7F)) << head;
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(server.get("/health").starts_with("HTTP/1.1 200"));
+}
+
 // Bodies of clients that left are freed: ten times the limit of all of them goes through.
 TEST(HostileBodies, MemoryOfBodiesComesBack) {
   ServerOptions options = options_for_large_bodies();

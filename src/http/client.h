@@ -26,7 +26,7 @@ class Client {
 
   struct Call {
     std::string method = "GET";
-    std::string path;
+    std::string path;  // no blank, no control character: a caller's duty, as with headers
     std::vector<Header> headers;  // Host, Content-Type (JSON) and Content-Length are added
     std::string body;
   };

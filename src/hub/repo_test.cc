@@ -140,8 +140,8 @@ TEST_F(RepoTest, OfflineAGgufIsFoundByPathAndQuantisation) {
 
 TEST_F(RepoTest, BadOptionsAreNamed) {
   options_.offline = false;
-  for (const char* endpoint :
-       {"huggingface.co:x", "ftp://h", "", "https://user:word@h", "https://"}) {
+  for (const char* endpoint : {"huggingface.co:x", "ftp://h", "", "https://user:word@h", "https://",
+                               "http://h\r\nX-Other: b", "http://h/a\nX-Other: b"}) {
     options_.endpoint = endpoint;
     EXPECT_THAT(find("org/name"), HasSubstr("HF_ENDPOINT")) << endpoint;
   }

@@ -4,6 +4,7 @@ and what the client counted is what the server counted.
 """
 
 import json
+import os
 import pathlib
 import subprocess
 import tempfile
@@ -25,8 +26,8 @@ COUNTERS = ["vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:re
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
 
 
-def bench_serve(*arguments):
-    return subprocess.run([serving.BINARY, "bench", "serve", *arguments], capture_output=True, text=True)
+def bench_serve(*arguments, **environment):
+    return subprocess.run([serving.BINARY, "bench", "serve", *arguments], capture_output=True, text=True, env=os.environ | environment)
 
 
 class BenchServe(unittest.TestCase):
@@ -155,6 +156,22 @@ class BenchServe(unittest.TestCase):
             self.assertIn(words, done.stderr)
             lines = [line for line in done.stderr.splitlines() if line != "Run with --help for more information."]
             self.assertEqual(len(lines), 1, done.stderr)
+
+    def test_nothing_that_is_given_ends_a_line_of_a_head(self):
+        evil = "a\r\nX-Evil: 1"
+        for arguments, words in ((["--header", "X-A=" + evil], "--header X-A: a line break"), (["--header", "X-A\nX-Evil=1"], "--header: expected"),
+                                 (["--api-key", evil], "--api-key or $SPILLWAY_API_KEY: a line break"),
+                                 (["--endpoint", "/v1/completions HTTP/1.1\r\nX-Evil: 1"], "--endpoint: a blank"),
+                                 (["--base-url", self.server.url + "/" + evil], "--base-url: a blank"), (["--host", evil], "--host: a blank")):
+            where = [] if "--base-url" in arguments or "--host" in arguments else ["--base-url", self.server.url]
+            done = bench_serve(*where, "--num-prompts", "1", *arguments)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(words, done.stderr)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertNotIn("Evil", done.stderr)
+        done = bench_serve("--base-url", self.server.url, "--num-prompts", "1", SPILLWAY_API_KEY=evil)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("$SPILLWAY_API_KEY: a line break", done.stderr)
 
 
 if __name__ == "__main__":
