@@ -1,6 +1,7 @@
 #include "api/parse_anthropic.h"
 
 #include "api/parse_constraint.h"
+#include "api/parse_messages.h"
 #include "api/parse_tools.h"
 
 namespace api {
@@ -180,6 +181,7 @@ Failure read_anthropic_messages(Value value, GenerateRequest& request) {
   simdjson::dom::array array;
   if (value.get(array) != simdjson::SUCCESS)
     return invalid("messages", "`messages` must be an array, got {}.", type_name(value));
+  if (Failure failure = check_conversation_size(value, "messages")) return failure;
   request.messages = ordered_json::array();
   size_t i = 0;
   for (const Value item : array) {

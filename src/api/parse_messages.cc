@@ -123,13 +123,37 @@ Failure read_message(Value value, const std::string& where, nlohmann::ordered_js
   return std::nullopt;
 }
 
+// Uses up at least one of `nodes_left` > 0 a value. Recursion is bounded by the parser's depth.
+void count_nodes(Value value, size_t& nodes_left) {
+  --nodes_left;
+  if (simdjson::dom::array array; value.get(array) == simdjson::SUCCESS) {
+    for (const Value item : array) {
+      if (nodes_left == 0) return;
+      count_nodes(item, nodes_left);
+    }
+  } else if (simdjson::dom::object object; value.get(object) == simdjson::SUCCESS) {
+    for (const auto& [key, item] : object) {
+      if (nodes_left == 0) return;
+      count_nodes(item, nodes_left);
+    }
+  }
+}
+
 }  // namespace
+
+Failure check_conversation_size(Value value, std::string_view name) {
+  size_t nodes_left = kConversationNodesMax + 2;  // the array itself, and one too many
+  count_nodes(value, nodes_left);
+  if (nodes_left > 0) return std::nullopt;
+  return invalid(name, "`{}` has more than {} values in it.", name, kConversationNodesMax);
+}
 
 Failure read_messages(Value value, nlohmann::ordered_json& out) {
   simdjson::dom::array array;
   if (value.get(array) != simdjson::SUCCESS) {
     return invalid("messages", "`messages` must be an array, got {}.", type_name(value));
   }
+  if (Failure failure = check_conversation_size(value, "messages")) return failure;
   out = nlohmann::ordered_json::array();
   for (const Value item : array) {
     const std::string where = fmt::format("messages[{}]", out.size());

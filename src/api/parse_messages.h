@@ -8,6 +8,13 @@
 
 namespace api {
 
+// Values of all kinds in a conversation, those in its objects and arrays too: a message with role
+// and text is three. Each costs half a kilobyte until the prompt is rendered (docs/api.md).
+inline constexpr size_t kConversationNodesMax = 300'000;
+
+// `value` holds no more of them; counted before anything is made of it. `name`: the field.
+Failure check_conversation_size(Value value, std::string_view name);
+
 // Text parts of one message are joined by line breaks, as vLLM does it. Errors name the place:
 // messages[2].content[0].type.
 Failure read_messages(Value value, nlohmann::ordered_json& out);

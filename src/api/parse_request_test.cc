@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "api/parse_messages.h"
+
 namespace api {
 namespace {
 
@@ -247,6 +249,41 @@ TEST(ParseRequest, Messages) {
          "messages[0].content[0].refusal");
   refuse(R"([{"role":"user","content":[{"type":"image_url","image_url":{}}]}])",
          "messages[0].content[0].type", Problem::kUnsupportedParameter);
+}
+
+// Values are counted wherever they stand: many messages, or many parts, calls and arguments of one.
+TEST(ParseRequest, ConversationsHaveABound) {
+  const auto repeated = [](const std::string& item, size_t count) {
+    std::string list;
+    for (size_t i = 0; i < count; ++i) list += (i == 0 ? "[" : ",") + item;
+    return list + "]";
+  };
+  const std::string message = R"({"role":"user","content":""})";
+  const std::string many = repeated(message, kConversationNodesMax / 3);
+  const std::string more = many.substr(0, many.size() - 1) + "," + message + "]";
+  const std::string block = R"({"type":"text","text":""})";
+  const std::string parts =
+      R"([{"role":"user","content":)" + repeated(block, kConversationNodesMax / 3) + "}]";
+  const std::string call =
+      R"([{"role":"assistant","content":[{"type":"tool_use","id":"i","name":"f",
+      "input":{"a":)" +
+      repeated("0", kConversationNodesMax) + "}}]}]";
+  for (const auto& [endpoint, start, field] :
+       {std::tuple(Endpoint::kChat, "{\"messages\":", "messages"),
+        std::tuple(Endpoint::kMessages, "{\"max_tokens\":1,\"messages\":", "messages"),
+        std::tuple(Endpoint::kResponses, "{\"input\":", "input")}) {
+    const auto taken = parse(endpoint, start + many + "}");
+    EXPECT_TRUE(std::holds_alternative<GenerateRequest>(taken)) << field;
+    for (const std::string& over : {more, parts, call}) {
+      const auto refused = parse(endpoint, start + over + "}");
+      const auto* error = std::get_if<ApiError>(&refused);
+      ASSERT_NE(error, nullptr) << start;
+      EXPECT_EQ(error->problem, Problem::kInvalidValue);
+      EXPECT_EQ(error->param, field);
+      EXPECT_NE(error->message.find("more than 300000 values"), std::string::npos)
+          << error->message;
+    }
+  }
 }
 
 TEST(ParseRequest, FeaturesThatDoNotExistAreRefusedByName) {

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "api/parse_constraint.h"
+#include "api/parse_messages.h"
 #include "api/parse_tools.h"
 
 namespace api {
@@ -164,6 +165,7 @@ Failure read_responses_input(Value value, GenerateRequest& request) {
     return invalid("input", "`input` must be a string or an array of items, got {}.",
                    type_name(value));
   }
+  if (Failure failure = check_conversation_size(value, "input")) return failure;
   size_t i = 0;
   for (const Value item : items) {
     if (Failure failure = read_item(item, fmt::format("input[{}]", i++), request.messages))
