@@ -301,6 +301,12 @@ base::Result<void> make_gpu_executor(const ServingOptions& options, const engine
   return {};
 }
 
+// Of what needs a GPU where none is used: one that was looked for may be there at the next start,
+// when its driver is.
+base::Code code_without_gpu(const ServingOptions& options) {
+  return kBuiltForGpu && options.device != "cpu" ? base::Code::kIo : base::Code::kUnsupported;
+}
+
 // Takes house->gpu where there is one, and leaves it null where the CPU computes.
 base::Result<void> choose_device(const ServingOptions& options, const exec::SelectionTap* tap,
                                  House* house) {
@@ -329,7 +335,7 @@ base::Result<void> choose_device(const ServingOptions& options, const exec::Sele
     return {};
   }
   if (options.device == "cuda") {
-    return base::error(base::Code::kUnsupported, "--device cuda: {}", why);
+    return base::error(code_without_gpu(options), "--device cuda: {}", why);
   }
   LOG_INFO("computing on the CPU ({}): {}", device::isa_name(house->isa), why);
   return {};
@@ -340,7 +346,7 @@ base::Result<void> choose_weights(const ServingOptions& options, House* house) {
   const model::WeightsAs asked = weights_as(options.weights);
   if (house->gpu == nullptr) {
     if (asked == model::WeightsAs::kAuto) return {};
-    return base::error(base::Code::kUnsupported,
+    return base::error(code_without_gpu(options),
                        "--weights {} is for a GPU: the CPU computes here, and keeps weights in the "
                        "file's types",
                        options.weights);
@@ -401,12 +407,12 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
   }
   ASSIGN_OR_RETURN(house->sizes, engine::resolve(e, c, memory));
   if (options.fill_random && house->gpu == nullptr) {
-    return base::error(base::Code::kUnsupported,
+    return base::error(code_without_gpu(options),
                        "--fill random fills pages on a GPU alone, and the CPU computes here");
   }
   if (e.tiers.save_granularity == core::SaveGranularity::kStep && house->gpu == nullptr) {
     return base::error(
-        base::Code::kUnsupported,
+        code_without_gpu(options),
         "--save-granularity step packs rows on a GPU, and the CPU computes here: use "
         "--save-granularity pages");
   }

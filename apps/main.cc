@@ -16,8 +16,14 @@
 namespace {
 
 // Exit status, as shells have it: the command line, the config file or a file that they name is
-// wrong.
+// wrong, or asks for what this program or machine does not do.
 constexpr int kWrongInput = 2;
+
+int exit_status(base::Code code) {
+  // What is wrong is so again the next time: a supervisor need not try (packaging/).
+  const bool stays = code == base::Code::kInvalidArgument || code == base::Code::kUnsupported;
+  return stays ? kWrongInput : 1;
+}
 
 using apps::ServingOptions;
 
@@ -252,8 +258,7 @@ int main(int argc, char** argv) {
     } else {
       fmt::print(stderr, "spillway: {}\n", done.error().message);
     }
-    // What is wrong is so again the next time: a supervisor need not try (packaging/).
-    return done.error().code == base::Code::kInvalidArgument ? kWrongInput : 1;
+    return exit_status(done.error().code);
   }
   return 0;
 }

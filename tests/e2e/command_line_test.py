@@ -45,7 +45,7 @@ class CommandLine(unittest.TestCase):
             foreign.write_bytes(pathlib.Path(serving.LONGNEEDLE).read_bytes().replace(b"\0smollm", b"\0smo\nlm", 1))
             for status, arguments, words in ((1, ["inspect", "no-such-model"], "no-such-model"),
                                              (2, ["inspect", str(damaged)], "damaged.gguf"),
-                                             (1, ["generate", str(foreign), "-p", "hi"], "foreign.gguf: pre-tokenizer"),
+                                             (2, ["generate", str(foreign), "-p", "hi"], "foreign.gguf: pre-tokenizer"),
                                              (2, ["bench", serving.LONGNEEDLE, "-p", "0", "-n", "0"], "nothing to measure"),
                                              (2, ["bench", serving.LONGNEEDLE, "--device-memory", "lots"], "lots"),
                                              (1, ["generate", serving.LONGNEEDLE, "-f", "no-such-file"], "no-such-file"),
@@ -86,8 +86,16 @@ class CommandLine(unittest.TestCase):
 
     def test_what_is_not_built_is_refused_by_name(self):
         done = run("bench", serving.LONGNEEDLE, "--device", "cuda")
-        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(done.returncode, 2)
         self.assertIn("--device cuda: this program was built without", done.stderr + done.stdout)
+
+    def test_what_the_cpu_never_does_is_wrong_input(self):
+        for options, words in ((["--weights", "quantised"], "--weights quantised is for a GPU"), (["--weights", "fp8"], "--weights fp8 is for"),
+                               (["--save-granularity", "step"], "--save-granularity step packs rows on a GPU"),
+                               (["--fill", "random"], "--fill random fills pages on a GPU alone")):
+            done = run("bench", serving.LONGNEEDLE, "--device", "cpu", *options)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(words, done.stderr)
 
     def test_a_flag_that_would_change_nothing_is_refused(self):
         for status, options, words in ((2, ["--preset", "dense", "--budget", "1024"], "--budget belongs to selection"),
