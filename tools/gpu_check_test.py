@@ -48,10 +48,10 @@ class GatherRows(unittest.TestCase):
 
 class NeighbourRows(unittest.TestCase):
     PRINTED = """| M | gather | alone, all SMs | alone, SMs left | beside, all SMs | beside, SMs left | ratio | gather GB/s |
-| 8 | bulk x 4, pairs, own SMs, 192 KB | 57.7 | 56.1 | 82.8 | 62.0 | 1.075 | 47.7 |
-| 8 | bulk x 6, pairs, own SMs, 256 KB | 57.7 | 56.1 | 82.8 | 62.0 | 1.157 | 49.6 |
+| 8 | bulk x 4, pairs, own SMs, 256 KB | 57.7 | 56.1 | 82.8 | 62.0 | 1.157 | 49.6 |
+| 8 | bulk x 6, pairs, own SMs, 256 KB | 57.7 | 56.1 | 82.8 | 62.0 | 1.075 | 47.7 |
 | 64 | bulk x 4, pairs, own SMs, 128 KB | 63.7 | 61.6 | 100.4 | 68.1 | 1.010 | 44.0 |
-| 64 | bulk x 4, pairs, own SMs, 192 KB | 63.7 | 61.6 | 100.4 | 68.1 | 1.120 | 49.7 |
+| 64 | bulk x 6, pairs, own SMs, 256 KB | 63.7 | 61.6 | 100.4 | 68.1 | 1.120 | 49.7 |
 | 64 | uva x 4, own SMs, 192 KB | 63.7 | 61.6 | 100.4 | 68.1 | 1.114 | 50.0 |
 | 2048 | bulk x 4, pairs, own SMs, 128 KB | 601.0 | 595.4 | 684.6 | 605.8 | 1.008 | 50.8 |
 | 2048 | uva-page x 0, 0 KB | 599.6 | 599.6 | 2039.2 | 2039.2 | 3.350 | 36.4 |
@@ -60,18 +60,18 @@ class NeighbourRows(unittest.TestCase):
     def test_what_ships_is_judged_and_the_best_said(self):
         rows = {r["what"].split()[2]: r for r in gpu_check.gpu_rows.neighbour_rows(self.PRINTED)}
         self.assertEqual({m: r["ok"] for m, r in rows.items()}, {"8": False, "64": True, "2048": False})
-        ships = "bulk x 4, pairs, own SMs, 192 KB, which ships; best: "
-        self.assertEqual(rows["8"]["measured"], f"1.075x at 47.7 GB/s, {ships}1.157x at 49.6 GB/s, bulk x 6, pairs, own SMs, 256 KB")
+        ships = "bulk x 6, pairs, own SMs, 256 KB, which ships; best: "
+        self.assertEqual(rows["8"]["measured"], f"1.075x at 47.7 GB/s, {ships}1.157x at 49.6 GB/s, bulk x 4, pairs, own SMs, 256 KB")
         self.assertEqual(rows["64"]["measured"], f"1.120x at 49.7 GB/s, {ships}1.114x at 50.0 GB/s, uva x 4, own SMs, 192 KB")
         self.assertEqual(rows["2048"]["measured"], f"not measured, {ships}1.008x at 50.8 GB/s, bulk x 4, pairs, own SMs, 128 KB")
 
     def test_what_ships_is_what_the_plan_has_and_is_measured(self):
         plan = (HERE.parent / "src/store/cuda/gather_plan.h").read_text()
-        self.assertIn("kGatherBlocks = 4;", plan)
-        self.assertIn("kGatherBytesInFlight = 192 << 10;", plan)
+        self.assertIn("kGatherBlocks = 6;", plan)
+        self.assertIn("kGatherBytesInFlight = 256 << 10;", plan)
         bench = (HERE.parent / "src/exec/cuda/gather_neighbour_bench.cc").read_text()
-        self.assertIn('{"bulk", gather_bulk, 4, 2, true, 192 << 10}', bench)
-        self.assertEqual(gpu_check.gpu_rows.SHIPPED, "bulk x 4, pairs, own SMs, 192 KB")
+        self.assertIn('{"bulk", gather_bulk, 6, 2, true, 256 << 10}', bench)
+        self.assertEqual(gpu_check.gpu_rows.SHIPPED, "bulk x 6, pairs, own SMs, 256 KB")
 
     def test_a_measurement_that_did_not_run_is_a_miss(self):
         self.assertEqual([r["ok"] for r in gpu_check.gpu_rows.neighbour_rows("")], [False])

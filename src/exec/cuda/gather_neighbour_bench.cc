@@ -39,7 +39,8 @@ struct Gather {
 constexpr Gather kGathers[] = {
     {"bulk", gather_bulk, 4, 2, true, 128 << 10}, {"bulk", gather_bulk, 4, 2, true, 192 << 10},
     {"bulk", gather_bulk, 4, 2, true, 256 << 10}, {"bulk", gather_bulk, 4, 2, true, 320 << 10},
-    {"bulk", gather_bulk, 6, 2, true, 256 << 10}, {"uva", gather_uva, 4, 1, true, 192 << 10},
+    {"bulk", gather_bulk, 6, 2, true, 224 << 10}, {"bulk", gather_bulk, 6, 2, true, 256 << 10},
+    {"bulk", gather_bulk, 8, 2, true, 224 << 10}, {"uva", gather_uva, 4, 1, true, 192 << 10},
 };
 
 // GEMMs while pages are gathered beside them, against the same GEMM alone on all SMs.

@@ -12,6 +12,7 @@
 
 #include "exec/cuda/overlap_world.h"
 #include "store/cuda/bench_world.h"
+#include "store/cuda/gather_plan.h"
 
 namespace exec::cuda {
 namespace {
@@ -20,8 +21,7 @@ using device::cuda::Event;
 using device::cuda::Graph;
 using store::cuda::bench_median;
 using store::cuda::BenchWorld;
-
-constexpr int kBlocks = 4;  // of the gather
+using store::cuda::kGatherBlocks;
 
 class OverlapBench {
  public:
@@ -78,13 +78,13 @@ class OverlapBench {
     for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
       if (part != kAttention) {
         store::cuda::GatherArgs args = w.gather(layer, part == kBeside);
-        args.num_blocks = kBlocks, args.cluster_blocks = 2, args.own_sms = true;
+        args.num_blocks = kGatherBlocks, args.cluster_blocks = 2, args.own_sms = true;
         gather_bulk(world_.stream.handle(), args);
       }
       if (part != kGather) {
         ops::cuda::decode_attention(
             world_.stream.handle(),
-            w.attention(layer, part == kBeside, part == kBeside ? kBlocks : 0));
+            w.attention(layer, part == kBeside, part == kBeside ? kGatherBlocks : 0));
       }
     }
   }

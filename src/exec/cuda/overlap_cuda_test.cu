@@ -27,7 +27,7 @@ struct Gather {
   int64_t bytes_in_flight;
 };
 // As a step uses them, and slow ones.
-constexpr Gather kGathers[] = {{"bulk", store::cuda::gather_bulk, 4, 2, true, 0},
+constexpr Gather kGathers[] = {{"bulk", store::cuda::gather_bulk, 6, 2, true, 0},
                                {"slow bulk", store::cuda::gather_bulk, 1, 1, false, 4096},
                                {"uva", store::cuda::gather_uva, 16, 1, true, 0},
                                {"slow uva", store::cuda::gather_uva, 2, 1, false, 4096}};

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "device/cuda/status.h"
+#include "store/cuda/gather_plan.h"
 #include "store/cuda/saves.h"
 
 namespace store::cuda {
@@ -96,13 +97,13 @@ struct LoadTrial {
   double gb_per_s = 0.0;
 };
 
-// By rising cost to the neighbours.
+// By rising cost to the neighbours. Fewer blocks of bulk copies would do on an idle GPU, but not
+// beside kernels that read memory at full speed, and that is when pages come.
 std::vector<LoadTrial> load_trials(const device::cuda::GpuInfo& gpu) {
   std::vector<LoadTrial> trials = {
       {LoadMethod::kUva, 4}, {LoadMethod::kUva, 8}, {LoadMethod::kUva, 16}};
   if (gpu.is_hopper()) {
-    trials.insert(trials.begin(),
-                  {{LoadMethod::kBulk, 2}, {LoadMethod::kBulk, 4}, {LoadMethod::kBulk, 8}});
+    trials.insert(trials.begin(), {{LoadMethod::kBulk, kGatherBlocks}, {LoadMethod::kBulk, 8}});
   }
   return trials;
 }

@@ -102,7 +102,8 @@ void gather_bulk(cudaStream_t stream, const GatherArgs& args) {
   if (args.num_places == 0 || args.list_stride == 0) return;
   const int num_blocks = args.num_blocks > 0 ? args.num_blocks : kGatherBlocks;
   const PiecePlan plan =
-      plan_gather_pieces(args.page_bytes, num_blocks, gather_bytes_in_flight(args));
+      plan_gather_pieces(args.page_bytes, num_blocks,
+                         args.bytes_in_flight > 0 ? args.bytes_in_flight : kGatherBytesInFlight);
   const int slots = plan.warps * (plan.in_flight + 1);
   int shared_bytes = slots * plan.bytes + (args.num_places + 1) * 4;
   CHECK(slots <= kSlotsMax && args.num_places <= kGatherPlacesMax && shared_bytes <= kSharedMax,

@@ -10,15 +10,12 @@
 namespace store::cuda {
 
 // PCIe 5 x16 moves 55 GB/s and answers within 2.3 us on an idle GPU: 128 KB on their way. Beside
-// kernels at the speed of HBM answers take half as long again, so 192 KB hold 50 GB/s there too;
-// more gains nothing and delays the neighbours' reads of memory (docs/ops/gather.md).
-constexpr int64_t kGatherBytesInFlight = 192 << 10;
-constexpr int kGatherBlocks = 4;      // of gather_bulk()
-constexpr int kGatherBlocksUva = 16;  // of gather_uva()
-
-inline int64_t gather_bytes_in_flight(const GatherArgs& args) {
-  return args.bytes_in_flight > 0 ? args.bytes_in_flight : kGatherBytesInFlight;
-}
+// kernels at the speed of HBM answers take twice as long, and so 256 KB over six SMs hold 50 GB/s
+// there too; more gains nothing and delays the neighbours' reads of memory (docs/ops/gather.md).
+constexpr int64_t kGatherBytesInFlight = 256 << 10;  // of gather_bulk()
+constexpr int kGatherBlocks = 6;
+constexpr int64_t kGatherBytesInFlightUva = 192 << 10;  // of gather_uva()
+constexpr int kGatherBlocksUva = 16;
 
 constexpr int kGatherWarpsMax = 16;  // of a block of gather_bulk()
 constexpr int kPiecesInFlightMax =

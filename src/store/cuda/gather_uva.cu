@@ -119,7 +119,9 @@ void launch_uva(cudaStream_t stream, const GatherArgs& args, int num_blocks, int
 void gather_uva(cudaStream_t stream, const GatherArgs& args) {
   if (args.num_places == 0 || args.list_stride == 0) return;
   const int num_blocks = args.num_blocks > 0 ? args.num_blocks : kGatherBlocksUva;
-  const int64_t share = gather_bytes_in_flight(args) / num_blocks;
+  const int64_t in_flight =
+      args.bytes_in_flight > 0 ? args.bytes_in_flight : kGatherBytesInFlightUva;
+  const int64_t share = in_flight / num_blocks;
   if (share > 4 * 512 * (kThreadsMax / 32)) {
     launch_uva<8>(stream, args, num_blocks, share);
   } else if (share >= 4 * 512) {

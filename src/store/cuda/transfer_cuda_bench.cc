@@ -20,6 +20,7 @@
 #include "device/cpu.h"
 #include "store/cuda/bench_world.h"
 #include "store/cuda/copy_runs.h"
+#include "store/cuda/gather_plan.h"
 #include "store/cuda/staged_loads.h"
 #include "store/cuda/transfers.h"
 
@@ -67,13 +68,13 @@ constexpr GatherRow kGathers[] = {
     {"uva", gather_uva, 1, 1, 192 << 10},    {"uva", gather_uva, 2, 1, 192 << 10},
     {"uva", gather_uva, 4, 1, 128 << 10},    {"uva", gather_uva, 4, 1, 192 << 10},
     {"uva", gather_uva, 8, 1, 192 << 10},    {"uva", gather_uva, 16, 1, 192 << 10},
-    {"uva", gather_uva, 132, 1, 192 << 10},  {"bulk", gather_bulk, 1, 1, 192 << 10},
-    {"bulk", gather_bulk, 2, 2, 192 << 10},  {"bulk", gather_bulk, 4, 2, 96 << 10},
+    {"uva", gather_uva, 132, 1, 192 << 10},  {"bulk", gather_bulk, 1, 1, 256 << 10},
+    {"bulk", gather_bulk, 2, 2, 256 << 10},  {"bulk", gather_bulk, 4, 2, 96 << 10},
     {"bulk", gather_bulk, 4, 2, 128 << 10},  {"bulk", gather_bulk, 4, 2, 160 << 10},
-    {"bulk", gather_bulk, 4, 1, 192 << 10},  {"bulk", gather_bulk, 4, 2, 192 << 10},
-    {"bulk", gather_bulk, 4, 2, 256 << 10},  {"bulk", gather_bulk, 6, 2, 192 << 10},
-    {"bulk", gather_bulk, 8, 2, 128 << 10},  {"bulk", gather_bulk, 8, 2, 192 << 10},
-    {"bulk", gather_bulk, 16, 2, 192 << 10}, {"bulk", gather_bulk, 132, 1, 192 << 10},
+    {"bulk", gather_bulk, 4, 2, 192 << 10},  {"bulk", gather_bulk, 4, 2, 256 << 10},
+    {"bulk", gather_bulk, 6, 1, 256 << 10},  {"bulk", gather_bulk, 6, 2, 256 << 10},
+    {"bulk", gather_bulk, 8, 2, 192 << 10},  {"bulk", gather_bulk, 8, 2, 256 << 10},
+    {"bulk", gather_bulk, 16, 2, 256 << 10}, {"bulk", gather_bulk, 132, 1, 256 << 10},
 };
 
 Row gather_row(BenchWorld& world, const GatherRow& gather) {
@@ -153,8 +154,10 @@ void bench_few(BenchWorld& world) {
   for (const int32_t pages : kCounts) fmt::print(" {} |", pages);
   fmt::print("\n|---|---|---|---|---|---|---|\n");
   for (const GatherRow& gather : kGathers) {
-    if (gather.bytes_in_flight != 192 << 10 || gather.blocks < 4 || gather.blocks > 16) continue;
-    if (gather.run == gather_bulk && !world.gpu.is_hopper()) continue;
+    const bool bulk = gather.run == gather_bulk;
+    if (gather.bytes_in_flight != (bulk ? kGatherBytesInFlight : kGatherBytesInFlightUva)) continue;
+    if (gather.blocks < 4 || gather.blocks > 16) continue;
+    if (bulk && !world.gpu.is_hopper()) continue;
     fmt::print("| {} {}, {} |", gather.name, gather.blocks, gather.cluster_blocks);
     for (const int32_t pages : kCounts) {
       GatherArgs args = lists.draw(16 << 10);

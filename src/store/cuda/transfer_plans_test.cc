@@ -173,7 +173,7 @@ TEST(GatherPlan, PiecesCoverThePageAndKeepTheBytesInFlight) {
     }
   }
   for (const int64_t page_bytes : {4096, 8192, 16384, 32768, 65536}) {
-    for (const int blocks : {2, 4, 8, 16}) {
+    for (const int blocks : {4, 8, 16}) {
       const PiecePlan plan = plan_gather_pieces(page_bytes, blocks, kGatherBytesInFlight);
       EXPECT_EQ(int64_t{plan.warps} * plan.in_flight * plan.bytes * blocks, kGatherBytesInFlight);
     }

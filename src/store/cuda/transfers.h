@@ -7,8 +7,8 @@
 //            the paper
 //   bulk     a gather kernel of bulk copies through shared memory (Hopper), few blocks
 //   staged   pages collected by CPU threads into a pinned buffer, one copy, scattered by a kernel
-// The kernels keep 192 KB in flight over all their blocks, whatever the number of them: more buys
-// no bandwidth and slows the neighbours (docs/ops/gather.md).
+// The kernels keep as much in flight over all their blocks, whatever the number of them (bulk 256
+// KB, uva 192): more buys no bandwidth and slows the neighbours (docs/ops/gather.md).
 //
 // SAVE, beside steps: pages that were sealed, from frames to homes, by
 //   memcpy      one cudaMemcpyAsync a page
@@ -65,13 +65,13 @@ struct GatherArgs {
       nullptr;  // (num_places, list_stride) added to, by entry; null: none does
   const int32_t* miss_entries = nullptr;  // (num_places, list_stride) of each miss
   // Of the kernel, an SM each at most. 0: Transfers::gather() chooses this and the next two by what
-  // was calibrated; the kernels alone take 4 and 16.
+  // was calibrated; the kernels alone take 6 and 16.
   int num_blocks = 0;
   // Blocks that are placed together (a cluster; divides num_blocks): 2 share one TPC, so that the
   // gather takes whole TPCs from its neighbours. gather_bulk() only.
   int cluster_blocks = 1;
   bool own_sms = false;         // takes so much shared memory that no other block joins its SMs
-  int64_t bytes_in_flight = 0;  // 0: kGatherBytesInFlight
+  int64_t bytes_in_flight = 0;  // 0: the kernel's own
 };
 // Capturable. The bytes of all places are dealt out evenly over the blocks, to a piece.
 void gather_bulk(cudaStream_t stream, const GatherArgs& args);  // REQUIRES: compute capability 9

@@ -191,7 +191,7 @@ TEST_F(TransfersCudaTest, EveryGatherBringsEachMissedPageAndNothingElse) {
       GatherArgs args = make_lists(counts, 500, homes, &expected);
       for (const Gather& gather : kGathers) {
         if (gather.needs_hopper && !gpu_.is_hopper()) continue;
-        for (const int blocks : {1, 2, 3, 4, 8, 16, 132}) {
+        for (const int blocks : {1, 2, 3, 4, 6, 8, 16, 132}) {
           for (const int cluster : {1, 2}) {
             if (cluster == 2 && (blocks % 2 != 0 || gather.run != gather_bulk)) continue;
             if (gather.run == gather_uva_page && blocks > 1) continue;  // one a page anyway
