@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 
+#include "api/generate_request.h"
 #include "api/parse_tools.h"
 
 namespace api {
@@ -123,28 +125,57 @@ Failure read_message(Value value, const std::string& where, nlohmann::ordered_js
   return std::nullopt;
 }
 
-// Uses up at least one of `nodes_left` > 0 a value. Recursion is bounded by the parser's depth.
-void count_nodes(Value value, size_t& nodes_left) {
-  --nodes_left;
-  if (simdjson::dom::array array; value.get(array) == simdjson::SUCCESS) {
-    for (const Value item : array) {
-      if (nodes_left == 0) return;
-      count_nodes(item, nodes_left);
+// Counts values, down from a bound. Recursion is bounded by the parsers' depths.
+class NodeCount {
+ public:
+  // `calls`: also what call_arguments() makes of the text of a call's arguments.
+  NodeCount(size_t nodes_max, bool calls) : nodes_left_(nodes_max), calls_(calls) {}
+
+  // Whether `value` and all in it are within the bound.
+  bool take(Value value) {
+    if (nodes_left_ == 0) return false;
+    --nodes_left_;
+    if (simdjson::dom::array array; value.get(array) == simdjson::SUCCESS) {
+      for (const Value item : array) {
+        if (!take(item)) return false;
+      }
+    } else if (simdjson::dom::object object; value.get(object) == simdjson::SUCCESS) {
+      for (const auto& [key, item] : object) {
+        if (!take(item) || (calls_ && key == "arguments" && !take_text(item))) return false;
+      }
     }
-  } else if (simdjson::dom::object object; value.get(object) == simdjson::SUCCESS) {
-    for (const auto& [key, item] : object) {
-      if (nodes_left == 0) return;
-      count_nodes(item, nodes_left);
-    }
+    return true;
   }
-}
+
+ private:
+  bool take_text(Value value) {
+    std::string_view text;
+    if (value.get(text) != simdjson::SUCCESS) return true;
+    if (parser_ == nullptr) {
+      parser_ = std::make_unique<simdjson::dom::parser>();
+      if (parser_->allocate(kTextBytes, kJsonDepthMax) != simdjson::SUCCESS) return true;
+    }
+    Value root;
+    const bool sound = parser_->parse(text.data(), text.size()).get(root) == simdjson::SUCCESS;
+    NodeCount inner(kFreeFormNodesMax, /*calls=*/false);
+    if (!sound || !root.is_object() || !inner.take(root)) return true;  // it stays text
+    const size_t nodes = kFreeFormNodesMax - inner.nodes_left_;
+    if (nodes > nodes_left_) return false;
+    nodes_left_ -= nodes;
+    return true;
+  }
+
+  static constexpr size_t kTextBytes = 4096;  // grows
+  size_t nodes_left_;
+  bool calls_;
+  std::unique_ptr<simdjson::dom::parser> parser_;  // of texts
+};
 
 }  // namespace
 
 Failure check_conversation_size(Value value, std::string_view name) {
-  size_t nodes_left = kConversationNodesMax + 2;  // the array itself, and one too many
-  count_nodes(value, nodes_left);
-  if (nodes_left > 0) return std::nullopt;
+  NodeCount count(kConversationNodesMax + 1, /*calls=*/true);  // the array itself
+  if (count.take(value)) return std::nullopt;
   return invalid(name, "`{}` has more than {} values in it.", name, kConversationNodesMax);
 }
 

@@ -8,8 +8,9 @@
 
 namespace api {
 
-// Values of all kinds in a conversation, those in its objects and arrays too: a message with role
-// and text is three. Each costs half a kilobyte until the prompt is rendered (docs/api.md).
+// Values of all kinds in a conversation, those in its objects, arrays and the JSON text of calls'
+// arguments too: a message with role and text is three. Each costs up to half a kilobyte until the
+// prompt is rendered (docs/api.md).
 inline constexpr size_t kConversationNodesMax = 300'000;
 
 // `value` holds no more of them; counted before anything is made of it. `name`: the field.

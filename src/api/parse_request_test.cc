@@ -268,6 +268,28 @@ TEST(ParseRequest, ConversationsHaveABound) {
       R"([{"role":"assistant","content":[{"type":"tool_use","id":"i","name":"f",
       "input":{"a":)" +
       repeated("0", kConversationNodesMax) + "}}]}]";
+  // Arguments as JSON text become objects, too, but for those of over 4096 values, which stay text.
+  const auto asked = [&](size_t calls, size_t values) {
+    const std::string one = R"({"type":"function","function":{"name":"f","arguments":"{\"a\":)" +
+                            repeated("0", values) + R"(}"}})";
+    return R"({"messages":[{"role":"assistant","tool_calls":)" + repeated(one, calls) + "}]}";
+  };
+  const auto fits = [&](size_t calls, size_t values) {
+    const auto result = parse(Endpoint::kChat, asked(calls, values));
+    return std::holds_alternative<GenerateRequest>(result);
+  };
+  const size_t calls = kConversationNodesMax / 4096;  // each has 7 values beside those in its array
+  EXPECT_TRUE(fits(calls, 4000));
+  EXPECT_FALSE(fits(calls + 3, 4080));
+  EXPECT_TRUE(fits(calls + 3, 5000)) << "texts";
+  expect_error(Endpoint::kResponses,
+               R"({"input":)" +
+                   repeated(R"({"type":"function_call","call_id":"i",
+      "name":"f","arguments":"{\"a\":)" +
+                                repeated("0", 4000) + R"(}"})",
+                            calls + 3) +
+                   "}",
+               Problem::kInvalidValue, "input");
   for (const auto& [endpoint, start, field] :
        {std::tuple(Endpoint::kChat, "{\"messages\":", "messages"),
         std::tuple(Endpoint::kMessages, "{\"max_tokens\":1,\"messages\":", "messages"),
