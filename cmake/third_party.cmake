@@ -14,13 +14,18 @@ set(counting_parser ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/earley_parser.cc)
 add_custom_command(OUTPUT ${counting_parser}
   COMMAND ${CMAKE_COMMAND} -DINPUT=${parser} -DOUTPUT=${counting_parser} -P ${CMAKE_SOURCE_DIR}/cmake/count_parser_work.cmake
   DEPENDS ${parser} ${CMAKE_SOURCE_DIR}/cmake/count_parser_work.cmake ${CMAKE_SOURCE_DIR}/cmake/change_source.cmake VERBATIM)
-list(REMOVE_ITEM xgrammar_sources ${parser})
+set(converter ${xgrammar_dir}/cpp/json_schema_converter.cc)
+set(plain_converter ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/json_schema_converter.cc)
+add_custom_command(OUTPUT ${plain_converter}
+  COMMAND ${CMAKE_COMMAND} -DINPUT=${converter} -DOUTPUT=${plain_converter} -P ${CMAKE_SOURCE_DIR}/cmake/plain_json_patterns.cmake
+  DEPENDS ${converter} ${CMAKE_SOURCE_DIR}/cmake/plain_json_patterns.cmake ${CMAKE_SOURCE_DIR}/cmake/change_source.cmake VERBATIM)
+list(REMOVE_ITEM xgrammar_sources ${parser} ${converter})
 set(encoding ${xgrammar_dir}/cpp/support/encoding.h)
 set(safe_encoding ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/encoding.h)
 add_custom_command(OUTPUT ${safe_encoding}
   COMMAND ${CMAKE_COMMAND} -DINPUT=${encoding} -DOUTPUT=${safe_encoding} -P ${CMAKE_SOURCE_DIR}/cmake/four_digit_escapes.cmake
   DEPENDS ${encoding} ${CMAKE_SOURCE_DIR}/cmake/four_digit_escapes.cmake ${CMAKE_SOURCE_DIR}/cmake/change_source.cmake VERBATIM)
-add_library(xgrammar STATIC EXCLUDE_FROM_ALL ${xgrammar_sources} ${counting_parser} ${safe_encoding})
+add_library(xgrammar STATIC EXCLUDE_FROM_ALL ${xgrammar_sources} ${counting_parser} ${plain_converter} ${safe_encoding})
 target_include_directories(xgrammar PRIVATE ${xgrammar_dir}/cpp)
 target_include_directories(xgrammar SYSTEM PUBLIC ${xgrammar_dir}/include ${xgrammar_dir}/3rdparty/picojson ${xgrammar_dir}/3rdparty/dlpack/include)
 target_compile_definitions(xgrammar PUBLIC XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0)

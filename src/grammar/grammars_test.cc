@@ -239,6 +239,33 @@ TEST_F(GrammarsTest, LettersBeforeHexDigitsStayWhatTheyAre) {
   EXPECT_TRUE(takes(tag, "éaé"));
 }
 
+// A quote, a backslash or a control character of a pattern would end or break the string it is in.
+TEST_F(GrammarsTest, PatternsLeaveTheirStringsJson) {
+  const auto of = [](const std::string& pattern) {
+    return schema(ordered_json{{"type", "string"}, {"pattern", pattern}}.dump());
+  };
+  for (const char* pattern :
+       {R"(^a"b$)",  R"(^["]{3}$)", R"(^C:\\Users$)", R"(^\x22x$)", R"(^\u0022x$)",
+        R"(^a\nb$)", R"([\t\n])",   R"(\cA)",         R"(\0)",      "é\tb",
+        "^é.$",      "^é[^a]{3}$",  R"(é\s)",         R"(é\S+)",    R"(é\W)",
+        R"(é\D)",    "[ -~é]+",     "[!-é]+",         "[A-zé]",     R"([é\[-\]])"}) {
+    const base::Error why = refused(of(pattern));
+    EXPECT_EQ(why.code, base::Code::kUnsupported) << pattern;
+    EXPECT_THAT(why.message, HasSubstr("what JSON escapes")) << pattern;
+  }
+  for (const char* pattern :
+       {R"(^[^a]{1,6}$)", R"(^.{1,6}$)", R"(^\W{2,6}$)", R"(^\S{2,6}$)", R"(^\D{2,6}$)",
+        R"(^[ -~]{3,6}$)", R"(^\s?[\s\S]{2,4}$)", R"(^[^"\\]+$)", R"(^(?:"|x)+$)", R"([\w"]{4})",
+        R"(^[éa-z\-#-Z]{1,3}\.\d\w€?$)", R"(^[é-]+(a|b)\/$)"}) {
+    for (int i = 0; i < 20; ++i) {
+      auto constraint = begin(of(pattern));
+      ASSERT_NE(constraint, nullptr) << pattern;
+      const auto text = draw(*constraint);
+      EXPECT_TRUE(!text || ordered_json::accept(*text)) << pattern << ": " << *text;
+    }
+  }
+}
+
 TEST_F(GrammarsTest, EndsAreAllowedExactlyWhereTheOutputIsComplete) {
   auto constraint = begin(regex("ab(cd)*"));
   EXPECT_FALSE(core::allows(constraint->mask(), kEnd));

@@ -314,6 +314,23 @@ class Walk {
   int nodes_ = 0;
 };
 
+constexpr bool must_escape(char c) {
+  return c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20;
+}
+
+// `c` behind a backslash: \d, \w and what stands for itself, such as `\.`. The others stand for
+// control characters, for more than is plain (\D, \S, \W, \s), or are spelled out (\x, \u).
+constexpr bool is_plain_escape(char c) {
+  const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  if (is_letter) return c == 'd' || c == 'w';
+  return !must_escape(c) && (c < '0' || c > '9');
+}
+
+// From `first` to `last`, where bytes from 0x80 on are parts of characters behind all of ASCII.
+constexpr bool has_escaped(unsigned char first, unsigned char last) {
+  return first < 0x20 || (first <= '"' && '"' <= last) || (first <= '\\' && '\\' <= last);
+}
+
 }  // namespace
 
 int json_depth(std::string_view json) {
@@ -356,6 +373,33 @@ base::Result<void> check_escapes(std::string_view text) {
       return error(Code::kUnsupported, "the escape at byte {} names no character", begin - 1);
   }
   return {};
+}
+
+bool is_plain_in_json(std::string_view expression) {
+  bool in_class = false;
+  for (size_t i = 0; i < expression.size(); ++i) {
+    const char c = expression[i];
+    if (must_escape(c) && c != '\\') return false;
+    if (c == '\\') {
+      if (++i == expression.size() || !is_plain_escape(expression[i])) return false;
+    } else if (in_class) {
+      if (c == ']') in_class = false;
+    } else if (c == '.') {
+      return false;
+    } else if (c == '[') {
+      if (expression.substr(i + 1).starts_with('^')) return false;
+      in_class = true;
+      continue;
+    }
+    // A range goes on behind `c`, which may have been escaped, and behind a character's last byte.
+    const std::string_view rest = expression.substr(i + 1);
+    const bool is_range = in_class && rest.size() >= 2 && rest[0] == '-' && rest[1] != ']';
+    if (!is_range) continue;
+    const char last = rest[1] == '\\' && rest.size() >= 3 ? rest[2] : rest[1];
+    if (has_escaped(static_cast<unsigned char>(expression[i]), static_cast<unsigned char>(last)))
+      return false;
+  }
+  return true;
 }
 
 base::Result<void> check_schema(const ordered_json& schema) {

@@ -34,4 +34,11 @@ base::Result<void> check_escapes(std::string_view text);
 // Brackets inside each other, those in strings left out: bounds the work of parsers that recurse.
 int json_depth(std::string_view json);
 
+// Whether what the expression matches is for certain free of what JSON escapes: quotes,
+// backslashes, control characters. XGrammar matches a `pattern` against the string as JSON writes
+// it. Where it makes an automaton of the expression it leaves these characters out; where it
+// cannot, it asks this (cmake/plain_json_patterns.cmake) and warns. Of an expression that is none:
+// anything.
+bool is_plain_in_json(std::string_view expression);
+
 }  // namespace grammar
