@@ -54,6 +54,18 @@ class GrammarsTest : public testing::Test {
     return constraint.ok() ? std::move(constraint).value() : nullptr;
   }
 
+  // Whether `text`, a byte at a time, is a whole output.
+  bool takes(const Spec& spec, std::string_view text) {
+    auto constraint = begin(spec);
+    if (constraint == nullptr) return false;
+    for (const char& c : text) {
+      if (!core::allows(constraint->mask(), static_cast<unsigned char>(c))) return false;
+      const auto next = constraint->accept(static_cast<unsigned char>(c));
+      if (next == TokenConstraint::Next::kMustEnd) return &c == &text.back();
+    }
+    return core::allows(constraint->mask(), kEnd);
+  }
+
   // Draws until the output ends; letters less often than the rest, so that strings end. Nothing: it
   // did not within `max` tokens.
   std::optional<std::string> draw(TokenConstraint& constraint, int max = 600) {
@@ -206,16 +218,6 @@ TEST_F(GrammarsTest, ExpressionsChoicesAndGrammarsHold) {
 // The library wrote escaped characters up to U+00FF as \x and two digits, and reads \x with as
 // many digits as follow (cmake/four_digit_escapes.cmake).
 TEST_F(GrammarsTest, LettersBeforeHexDigitsStayWhatTheyAre) {
-  const auto takes = [&](const Spec& spec, std::string_view text) {
-    auto constraint = begin(spec);
-    if (constraint == nullptr) return false;
-    for (const char& c : text) {
-      if (!core::allows(constraint->mask(), static_cast<unsigned char>(c))) return false;
-      const auto next = constraint->accept(static_cast<unsigned char>(c));
-      if (next == TokenConstraint::Next::kMustEnd) return &c == &text.back();
-    }
-    return core::allows(constraint->mask(), kEnd);
-  };
   EXPECT_TRUE(takes(regex("[éa]{2}"), "aé"));
   EXPECT_TRUE(takes(regex("[àéèa-f]+"), "éàbè"));
   EXPECT_TRUE(takes(regex("préface[0-9]"), "préface7"));
@@ -264,6 +266,48 @@ TEST_F(GrammarsTest, PatternsLeaveTheirStringsJson) {
       EXPECT_TRUE(!text || ordered_json::accept(*text)) << pattern << ": " << *text;
     }
   }
+}
+
+TEST_F(GrammarsTest, FormatsLeaveTheirStringsJson) {
+  const auto of = [](const char* format) {
+    return schema(ordered_json{{"type", "string"}, {"format", format}}.dump());
+  };
+  for (const char* format :
+       {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri",
+        "uri-reference", "uri-template", "uuid", "json-pointer", "relative-json-pointer"}) {
+    for (int i = 0; i < 50; ++i) {
+      auto constraint = begin(of(format));
+      ASSERT_NE(constraint, nullptr) << format;
+      const auto text = draw(*constraint);
+      EXPECT_TRUE(!text || ordered_json::accept(*text)) << format << ": " << *text;
+    }
+  }
+  EXPECT_TRUE(takes(of("json-pointer"), R"("/a b/~0é/")"));
+  EXPECT_FALSE(takes(of("json-pointer"), "\"/a\nb\""));
+  EXPECT_TRUE(takes(of("email"), R"("a.b@c.de")"));
+  EXPECT_TRUE(takes(of("email"), R"("\"a b\"@c.de")"));
+  EXPECT_FALSE(takes(of("email"), R"("\"\a\"@c.de")"));
+}
+
+TEST_F(GrammarsTest, DatesAndAddressesAreThere) {
+  const auto takes_as = [&](const char* format, const std::string& text) {
+    return takes(schema(ordered_json{{"type", "string"}, {"format", format}}.dump()),
+                 '"' + text + '"');
+  };
+  for (const char* date : {"2023-01-31", "2023-02-28", "2024-02-29", "2000-02-29", "1996-02-29",
+                           "2023-04-30", "2023-12-31", "2023-10-20"}) {
+    EXPECT_TRUE(takes_as("date", date)) << date;
+    EXPECT_TRUE(takes_as("date-time", std::string(date) + "T23:59:59.5Z")) << date;
+  }
+  for (const char* date : {"2023-02-29", "1900-02-29", "2023-02-30", "2023-04-31", "2023-11-31",
+                           "2023-00-10", "2023-13-01", "2023-01-00"}) {
+    EXPECT_FALSE(takes_as("date", date)) << date;
+    EXPECT_FALSE(takes_as("date-time", std::string(date) + "T00:00:00Z")) << date;
+  }
+  for (const char* address : {"0.0.0.0", "255.249.199.99", "10.1.20.100"})
+    EXPECT_TRUE(takes_as("ipv4", address)) << address;
+  for (const char* address : {"010.0.0.1", "1.2.3.00", "256.1.1.1", "1.2.3"})
+    EXPECT_FALSE(takes_as("ipv4", address)) << address;
 }
 
 TEST_F(GrammarsTest, EndsAreAllowedExactlyWhereTheOutputIsComplete) {
