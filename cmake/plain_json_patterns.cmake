@@ -14,4 +14,23 @@ change([==[2[0-4]\\d|[0-1]?\\d?\\d)"]==] [==[2[0-4]\\d|1\\d\\d|[1-9]?\\d)"]==])
 set(month_and_day "(0[13578]|1[02])-(0[1-9]|[12]\\\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\\\d|30)|02-(0[1-9]|1\\\\d|2[0-8])")
 set(leap_year "(\\\\d\\\\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)")
 change([==[(\\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[1-2]\\d|3[01]))]==] "(\\\\d{4}-(${month_and_day})|${leap_year}-02-29)")
+# Alternatives of oneOf are mostly references: what they lead to shows that they exclude each other (schema_check.cc has walked them).
+change([==[  if (!TryProvePairwiseDisjointOneOf(options)) {]==] [==[  picojson::array resolved = options;
+  for (picojson::value& option : resolved) {
+    constexpr int kHopsMax = 32;
+    for (int hops = 0; hops < kHopsMax && option.is<picojson::object>() && option.contains("$ref"); ++hops) {
+      const picojson::value uri = option.get("$ref");
+      if (!uri.is<std::string>() || uri.get<std::string>().rfind("#/", 0) != 0) break;
+      const std::string path = uri.get<std::string>() + "/";
+      const picojson::value* target = &root_schema_;
+      for (std::size_t begin = 2, end; target != nullptr && (end = path.find('/', begin)) != path.npos; begin = end + 1) {
+        const std::string part = path.substr(begin, end - begin);
+        target = target->is<picojson::object>() && target->contains(part) ? &target->get(part) : nullptr;
+      }
+      if (target == nullptr) break;
+      const picojson::value next = *target;
+      option = next;
+    }
+  }
+  if (!TryProvePairwiseDisjointOneOf(resolved)) {]==])
 file(WRITE ${OUTPUT} "${text}")

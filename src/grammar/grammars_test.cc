@@ -289,6 +289,25 @@ TEST_F(GrammarsTest, FormatsLeaveTheirStringsJson) {
   EXPECT_FALSE(takes(of("email"), R"("\"\a\"@c.de")"));
 }
 
+// As type libraries write unions with a discriminator.
+TEST_F(GrammarsTest, AlternativesMayBeReferences) {
+  const std::string defs = R"("$defs":{
+    "A":{"type":"object","properties":{"k":{"const":"a"},"x":{"type":"integer"}},"required":["k","x"]},
+    "B":{"type":"object","properties":{"k":{"const":"b"}},"required":["k"]},
+    "C":{"$ref":"#/$defs/B"},"D":{"$ref":"#/$defs/D"}})";
+  const auto of = [&](const std::string& first, const std::string& second) {
+    return schema(R"({"oneOf":[{"$ref":"#/$defs/)" + first + R"("},{"$ref":"#/$defs/)" + second +
+                  "\"}]," + defs + "}");
+  };
+  for (const char* second : {"B", "C"}) {
+    EXPECT_TRUE(takes(of("A", second), R"({"k": "a", "x": 1})"));
+    EXPECT_TRUE(takes(of("A", second), R"({"k": "b"})"));
+    EXPECT_FALSE(takes(of("A", second), R"({"k": "a"})"));
+  }
+  for (const auto& same : {of("A", "A"), of("B", "C"), of("A", "D")})
+    EXPECT_EQ(refused(same).code, base::Code::kUnsupported) << same.text;
+}
+
 TEST_F(GrammarsTest, DatesAndAddressesAreThere) {
   const auto takes_as = [&](const char* format, const std::string& text) {
     return takes(schema(ordered_json{{"type", "string"}, {"format", format}}.dump()),
