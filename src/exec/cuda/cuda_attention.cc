@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "store/cuda/gather_plan.h"
 
 namespace exec::cuda {
 
@@ -191,7 +192,7 @@ base::Result<void> CudaAttention::attend_group(Stream& stream, const model::cuda
     if (attends_beside()) {
       decode.arrivals = arrivals_.as<int32_t>();
       decode.gather_begun = &gather_progress_.as<GatherProgress>()->begun;
-      decode.num_sms -= tier_->gather_sms();
+      decode.num_sms = store::cuda::sms_beside_gather(decode.num_sms, tier_->gather_sms());
     }
   }
   ops::cuda::decode_attention(stream.handle(), decode);

@@ -17,6 +17,12 @@ constexpr int kGatherBlocks = 6;
 constexpr int64_t kGatherBytesInFlightUva = 192 << 10;  // of gather_uva()
 constexpr int kGatherBlocksUva = 16;
 
+// SMs of a GPU that are planned for a kernel beside a gather: what the gather leaves, but half of
+// them where it takes most of a small one, as a slice of a GPU is.
+constexpr int sms_beside_gather(int num_sms, int gather_blocks) {
+  return std::max(num_sms - gather_blocks, (num_sms + 1) / 2);
+}
+
 constexpr int kGatherWarpsMax = 16;  // of a block of gather_bulk()
 constexpr int kPiecesInFlightMax =
     28;  // of a block: more than an SM's copy engine keeps on the way

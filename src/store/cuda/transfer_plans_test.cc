@@ -157,6 +157,14 @@ TEST(PlaceRing, NeverHandsOutWhatIsTaken) {
   }
 }
 
+TEST(GatherPlan, LeavesAKernelBesideItSomeSms) {
+  EXPECT_EQ(sms_beside_gather(132, kGatherBlocks), 126);
+  EXPECT_EQ(sms_beside_gather(132, 16), 116);
+  EXPECT_EQ(sms_beside_gather(16, 16), 8);
+  EXPECT_EQ(sms_beside_gather(14, 16), 7);
+  EXPECT_EQ(sms_beside_gather(1, kGatherBlocks), 1);
+}
+
 TEST(GatherPlan, PiecesCoverThePageAndKeepTheBytesInFlight) {
   for (int64_t page_bytes = 16; page_bytes <= 80 << 10;
        page_bytes += page_bytes < 9000 ? 16 : 1808) {
