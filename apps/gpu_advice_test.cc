@@ -1,5 +1,5 @@
-// Goal: advice on a GPU's memory names a size that holds pages, or says that there is none. Method:
-// by hand.
+// Goal: advice on a GPU's memory names a size that holds pages, or says that there is none; a GPU
+// that is not used is named. Method: by hand.
 #include "apps/gpu_advice.h"
 
 #include <gtest/gtest.h>
@@ -24,6 +24,11 @@ TEST(GpuAdvice, NamesNoSizeThatHoldsNone) {
     EXPECT_NE(advice.find(none), std::string::npos) << advice;
     EXPECT_EQ(advice.find("MiB takes less"), std::string::npos) << advice;
   }
+}
+
+TEST(GpuAdvice, SpeaksOfAGpuThatIsNotUsedWhereThereIsOne) {
+  EXPECT_EQ(advise_unused_gpu("/no/such/file"), "");
+  EXPECT_NE(advise_unused_gpu("/dev/null").find("tools/build cuda-release"), std::string::npos);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "apps/completion.h"
 #include "apps/find_model.h"
 #include "apps/fingerprint.h"
+#include "apps/gpu_advice.h"
 #include "apps/heads_file.h"
 #include "apps/progress.h"
 #include "apps/size_option.h"
@@ -312,7 +313,12 @@ base::Result<void> choose_device(const ServingOptions& options, const exec::Sele
                                  House* house) {
   std::shared_ptr<Gpu> gpu = std::move(house->gpu);
   house->gpu = nullptr;
-  if (options.device == "cpu" || (options.device == "auto" && !kBuiltForGpu)) return {};
+  if (options.device == "cpu") return {};
+  if (options.device == "auto" && !kBuiltForGpu) {
+    const std::string advice = advise_unused_gpu();
+    if (!advice.empty()) LOG_WARN("computing on the CPU: {}", advice);
+    return {};
+  }
   std::string why;
   if (gpu == nullptr) {
     base::Result<std::unique_ptr<Gpu>> found = find_gpu();
