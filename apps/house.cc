@@ -386,8 +386,15 @@ base::Result<int64_t> share_of(const std::string& text, const engine::MemorySize
       static_cast<int64_t>(static_cast<double>(memory.available_bytes) * (share / 100));
   const int64_t left = all - memory.weights_bytes - memory.runtime_bytes;
   if (left > 0) return left;
-  return base::error(base::Code::kTooLarge, "--device-memory {} is {}, less than the weights' {}",
-                     text, base::format_bytes(all), base::format_bytes(memory.weights_bytes));
+  return base::error(
+      base::Code::kTooLarge,
+      "--device-memory {} is {} of the {} that are free, and the weights take {}{}: raise it, or "
+      "take a smaller model",
+      text, base::format_bytes(all), base::format_bytes(memory.available_bytes),
+      base::format_bytes(memory.weights_bytes),
+      memory.runtime_bytes == 0
+          ? std::string()
+          : fmt::format(" and CUDA {}", base::format_bytes(memory.runtime_bytes)));
 }
 
 base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,

@@ -64,8 +64,8 @@ void add_selection_options(CLI::App& command, KvFlags* f) {
 void add_tier_options(CLI::App& command, KvFlags* f) {
   command
       .add_option("--host-memory", f->host_memory,
-                  "memory for the homes of pages, such as 16GiB (what is free); turns the host "
-                  "tier on")
+                  "memory for the homes of pages, such as 16GiB (half of what is free); turns the "
+                  "host tier on")
       ->group(kTiers);
   command
       .add_option("--load-method", f->load_method,

@@ -159,9 +159,10 @@ base::Result<void> apply_host_memory(const Preset& preset, const KvFlags& flags,
   }
   ASSIGN_OR_RETURN(const int64_t bytes, parse_size_option("--host-memory", *flags.host_memory));
   if (bytes == 0) {
-    return error(Code::kInvalidArgument,
-                 "--host-memory 0 holds no page: leave it out for what is free, or use --preset "
-                 "sparse to keep pages in device memory alone");
+    return error(
+        Code::kInvalidArgument,
+        "--host-memory 0 holds no page: leave it out for half of what is free, or use --preset "
+        "sparse to keep pages in device memory alone");
   }
   tiers->host_memory_bytes = bytes;
   return {};

@@ -107,6 +107,7 @@ class CommandLine(unittest.TestCase):
                                        (2, ["--preset", "full", "--chunk-size", "512"], "--chunk-size belongs"),
                                        (2, ["--preset", "sparse", "--disk-path", "kv", "--disk-memory", "1GiB"], "needs a host tier"),
                                        (2, ["--preset", "full", "--disk-path", "kv"], "go together"),
+                                       (1, ["--device-memory", "0.01%"], "that are free, and the weights take 27.7 MiB"),
                                        (1, ["--preset", "full", "--disk-path", "no/such/folder", "--disk-memory", "1GiB"],
                                         "no/such/folder")):
             done = run("bench", serving.LONGNEEDLE, *options)
