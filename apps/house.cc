@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
@@ -386,15 +387,16 @@ base::Result<int64_t> share_of(const std::string& text, const engine::MemorySize
       static_cast<int64_t>(static_cast<double>(memory.available_bytes) * (share / 100));
   const int64_t left = all - memory.weights_bytes - memory.runtime_bytes;
   if (left > 0) return left;
+  const int64_t taken = memory.weights_bytes + memory.runtime_bytes;
+  const double least =
+      std::ceil(static_cast<double>(taken) * 100 / static_cast<double>(memory.available_bytes));
   return base::error(
       base::Code::kTooLarge,
-      "--device-memory {} is {} of the {} that are free, and the weights take {}{}: raise it, or "
-      "take a smaller model",
-      text, base::format_bytes(all), base::format_bytes(memory.available_bytes),
-      base::format_bytes(memory.weights_bytes),
-      memory.runtime_bytes == 0
-          ? std::string()
-          : fmt::format(" and CUDA {}", base::format_bytes(memory.runtime_bytes)));
+      "--device-memory {} is {} of the {} that are free, and the weights{} take {}: {}", text,
+      base::format_bytes(all), base::format_bytes(memory.available_bytes),
+      memory.runtime_bytes == 0 ? "" : " and CUDA", base::format_bytes(taken),
+      least < 100 ? fmt::format("raise it above {}%", least)
+                  : std::string("free memory, or take a smaller model"));
 }
 
 base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
@@ -415,10 +417,17 @@ base::Result<void> make_engine(const ServingOptions& options, bool print_sizes,
   if (!pace.empty()) LOG_INFO("vLLM's options: {}", pace);
   e.max_num_seqs = std::min(e.max_num_seqs, e.max_num_batched_tokens);
   const engine::MemorySizes memory = measure_memory(e, tap, *house);
-  if (options.device_memory.ends_with('%')) {
+  const bool is_share = options.device_memory.ends_with('%');
+  if (is_share) {
     ASSIGN_OR_RETURN(e.device_memory_bytes, share_of(options.device_memory, memory));
   }
-  ASSIGN_OR_RETURN(house->sizes, engine::resolve(e, c, memory));
+  base::Result<engine::ResolvedSizes> sizes = engine::resolve(e, c, memory);
+  if (!sizes.ok() && is_share) {
+    return base::error(sizes.error().code, "{} (--device-memory {} is {} beside the weights here)",
+                       sizes.error().message, options.device_memory,
+                       base::format_bytes(*e.device_memory_bytes));
+  }
+  ASSIGN_OR_RETURN(house->sizes, std::move(sizes));
   if (options.fill_random && house->gpu == nullptr) {
     return base::error(code_without_gpu(options),
                        "--fill random fills pages on a GPU alone, and the CPU computes here");

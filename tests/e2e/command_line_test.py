@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import tempfile
@@ -107,12 +108,21 @@ class CommandLine(unittest.TestCase):
                                        (2, ["--preset", "full", "--chunk-size", "512"], "--chunk-size belongs"),
                                        (2, ["--preset", "sparse", "--disk-path", "kv", "--disk-memory", "1GiB"], "needs a host tier"),
                                        (2, ["--preset", "full", "--disk-path", "kv"], "go together"),
-                                       (1, ["--device-memory", "0.01%"], "that are free, and the weights take 27.7 MiB"),
                                        (1, ["--preset", "full", "--disk-path", "no/such/folder", "--disk-memory", "1GiB"],
                                         "no/such/folder")):
             done = run("bench", serving.LONGNEEDLE, *options)
             self.assertEqual(done.returncode, status, done.stderr)
             self.assertIn(words, done.stderr)
+
+    def test_a_share_of_memory_that_is_too_small_is_explained(self):
+        done = run("bench", serving.LONGNEEDLE, "--device-memory", "0.000001%")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        said = re.search(r"of the ([\d.]+) GiB that are free, and the weights take 27.7 MiB: raise it above \d+%", done.stderr)
+        self.assertTrue(said, done.stderr)
+        share = f"{100 * 34 / 1024 / float(said[1]):.6f}%"  # some 6 MiB beside the weights
+        done = run("bench", serving.LONGNEEDLE, "--device-memory", share)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, rf"\(--device-memory {share} is [\d.]+ MiB beside the weights here\)")
 
     def test_vllms_threshold_bounds_prompts_however_they_are_computed(self):
         for preset, own in (("sparse", "--chunk-size 64"), ("full", "--max-inject-tokens 128 (2 layers)")):

@@ -69,7 +69,8 @@ struct DecodeArgs {
   // Beside a gather, which was launched just before: a listed page is read when as many bytes of it
   // have come as it has (SelectArgs::arrivals), and nothing before *gather_begun is 1, which is
   // cleared. Null: all are there. REQUIRES: all blocks of the gather run by the time that the next
-  // launch of the stream may start; num_sms leaves out those that it takes.
+  // launch of the stream may start; num_sms leaves out those that it
+  // takes, where enough are left (sms_beside_gather()).
   const int32_t* arrivals = nullptr;  // (places, list_stride)
   int32_t* gather_begun = nullptr;    // (1)
   __nv_bfloat16* out = nullptr;       // (num_rows, Hq, D), row stride out_stride
