@@ -169,6 +169,11 @@ class Reader {
 
   base::Result<void> add_item(const std::string& path, const CLI::ConfigItem& item,
                               std::vector<Piece>* pieces) const {
+    // As "" is refused: a list of no keys would open the server.
+    if (item.inputs.empty()) {
+      return base::error(base::Code::kInvalidArgument, "{}: {}: a value is missing", path,
+                         item.name);
+    }
     for (const std::string& value : item.inputs) {
       // What was not closed, or was cut at a #, has its first quote still.
       const bool is_object = value.starts_with('{') && value.ends_with('}');

@@ -222,6 +222,10 @@ TEST_F(Typed, AFilesMistakesAreNamed) {
            {"api-key = 'a#b'\n", "has no # or quotes inside"},
            {"api-key = \"a\"b\"\n", "has no # or quotes inside"},
            {"api-key = 'ab\n", "has no # or quotes inside"},
+           {"api-key = []\n", "api-key: a value is missing"},
+           {"api-key = [ ]\n", "api-key: a value is missing"},
+           {"served-model-name = []\n", "served-model-name: a value is missing"},
+           {"trust-remote-code = []\n", "trust-remote-code: a value is missing"},
            {"port = 99999\n", "--port"}}) {
     const std::string message = parse({"serve", "m", "--config", config(text)});
     EXPECT_NE(message.find(words), std::string::npos) << text << message;
