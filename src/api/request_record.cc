@@ -26,6 +26,22 @@ bool is_hex(std::string_view text) {
                      [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
+// Bits that mean something to us, of a digit: sampled, random trace id. Others are not passed on.
+char known_flags(char digit) {
+  const int value = digit <= '9' ? digit - '0' : digit - 'a' + 10;
+  return static_cast<char>('0' + (value & 3));
+}
+
+// Nothing: none, or several, of which nobody knows which one holds.
+std::optional<TraceParent> trace_parent_of(const http::Request& request) {
+  const auto is_it = [](const http::Header& h) {
+    return http::equals_ignoring_case(h.name, "traceparent");
+  };
+  if (std::count_if(request.headers.begin(), request.headers.end(), is_it) != 1)
+    return std::nullopt;
+  return parse_trace_parent(*request.header("traceparent"));
+}
+
 double milliseconds(int64_t us) {
   return static_cast<double>(us) * 1e-3;
 }
@@ -48,7 +64,7 @@ std::optional<TraceParent> parse_trace_parent(std::string_view header) {
   if (trace.find_first_not_of('0') == trace.npos || parent.find_first_not_of('0') == parent.npos) {
     return std::nullopt;
   }
-  return TraceParent{std::string(trace), std::string(parent), std::string(flags)};
+  return TraceParent{std::string(trace), std::string(parent), {'0', known_flags(flags[1])}};
 }
 
 std::string request_id_of(Service& service, const http::Request& request) {
@@ -65,7 +81,7 @@ void log_refused(Service& service, const http::Request& request, std::string_vie
   if (!base::logger().should_log(level)) return;
   base::LogFields fields;
   fields.add("request_id", request_id);
-  if (const auto trace = parse_trace_parent(request.header("traceparent").value_or("")))
+  if (const auto trace = trace_parent_of(request))
     fields.add("trace_id", trace->trace_id).add("parent_id", trace->parent_id);
   fields.add("method", std::string_view(request.method).substr(0, kMethodBytesShown));
   fields.add("route", route);
@@ -86,8 +102,7 @@ RequestRecord::RequestRecord(Service& service, http::Exchange& exchange, std::st
 }
 
 void RequestRecord::begin_trace() {
-  const auto header = exchange_.request().header("traceparent");
-  if (header) trace_ = parse_trace_parent(*header);
+  trace_ = trace_parent_of(exchange_.request());
   if (!trace_) return;
   span_id_ = fmt::format("{:016x}", std::max<uint64_t>(1, service_.random()));
   exchange_.set_header("traceparent",

@@ -25,7 +25,7 @@ namespace api {
 struct TraceParent {
   std::string trace_id;   // 32 digits, not all 0
   std::string parent_id;  // 16 digits, not all 0
-  std::string flags;      // 2 digits
+  std::string flags;      // 2 digits; bits that no version up to now knows are 0
 };
 // Nothing: not such a header, which is then treated as absent.
 std::optional<TraceParent> parse_trace_parent(std::string_view header);

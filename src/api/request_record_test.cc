@@ -27,6 +27,9 @@ TEST(TraceParent, OnlyTheStandardsFormIsTaken) {
   const std::string good = kTraceParent;
   EXPECT_TRUE(parse_trace_parent("01" + good.substr(2) + "-more"))
       << "a later version may say more";
+  EXPECT_EQ(parse_trace_parent(good.substr(0, 53) + "00")->flags, "00");
+  EXPECT_EQ(parse_trace_parent(good.substr(0, 53) + "ff")->flags, "03") << "others are not known";
+  EXPECT_EQ(parse_trace_parent("01" + good.substr(2, 51) + "a6-more")->flags, "02");
   for (const std::string& bad :
        {std::string(), good.substr(1), good + "0", good + "-more", "ff" + good.substr(2),
         "0x" + good.substr(2), "00-0AF7651916CD43DD8448EB211C80319C" + good.substr(35),
@@ -94,6 +97,19 @@ TEST_F(RequestLine, SaysWhatARequestTook) {
     EXPECT_TRUE(line.contains(name)) << name;
   }
   EXPECT_EQ(line.dump().find("secret"), std::string::npos);
+}
+
+TEST_F(RequestLine, OfSeveralTracesNoneHolds) {
+  const std::string trace = "traceparent: " + std::string(kTraceParent) + "\r\n";
+  std::string answer;
+  const auto found = lines([&](testing::TestServer& server) {
+    answer = server.post("/v1/completions", R"({"prompt":"a","max_tokens":1})",
+                         "Content-Type: application/json\r\n" + trace + trace);
+    server.post("/nowhere", "{}", trace + trace);
+  });
+  EXPECT_EQ(answer.find("traceparent"), std::string::npos) << answer;
+  ASSERT_EQ(found.size(), 2u);
+  for (const json& line : found) EXPECT_FALSE(line.contains("trace_id")) << line;
 }
 
 TEST_F(RequestLine, FailuresHaveALineAndProbesHaveNone) {
