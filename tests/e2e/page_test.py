@@ -264,6 +264,19 @@ class Chat(WithPage):
         self.assertEqual([m["content"] for m in sent[0]["messages"]], ["One?"])
         self.check_quiet(allowed=["429"])
 
+    def test_only_the_last_question_can_be_sent_again(self):
+        page = self.open()
+        self.script(page, json.dumps({"error": {"message": "The queue is full."}}), 429, "application/json")
+        self.ask(page, "One?")
+        page.locator(".failed button").wait_for()
+        page.unroute("**" + CHAT)
+        self.script(page, chunks({"content": "Yes."}))
+        self.ask(page, "Two?")
+        page.wait_for_selector(".answer:not([aria-busy]):has-text('Yes.')")
+        self.assertEqual(page.locator(".failed").count(), 1)
+        self.assertEqual(page.locator(".failed button").count(), 0)
+        self.check_quiet(allowed=["429"])
+
     def test_an_attached_text_is_sent_before_the_message(self):
         page = self.open()
         sent = self.script(page, chunks({"content": "Read."}))

@@ -282,6 +282,7 @@ function send() {
   const content = input.value.trim();
   if (running || (!content && !attachment)) return;
   byId("welcome").hidden = true;
+  log.querySelectorAll(".failed button").forEach((again) => again.remove());  // they are for the last question
   showQuestion(content, attachment);
   messages.push({ role: "user", content: attachment ? `${attachment.text}\n\n${content}` : content });
   input.value = "";
