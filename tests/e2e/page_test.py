@@ -277,6 +277,21 @@ class Chat(WithPage):
         self.assertEqual(page.locator(".failed button").count(), 0)
         self.check_quiet(allowed=["429"])
 
+    def test_a_wide_table_scrolls_and_keeps_its_words_whole(self):
+        page = self.open()
+        cells = " | ".join(["undivided"] * 14)
+        self.script(page, chunks({"content": f"| {cells} |\n|{'---|' * 14}\n| {cells} |"}))
+        self.ask(page, "A table")
+        page.wait_for_selector(".answer:not([aria-busy]) td")
+        wide, lines = page.evaluate("""() => {
+          const table = document.querySelector(".answer table");
+          const range = document.createRange();
+          range.selectNodeContents(table.querySelector("td"));
+          return [table.scrollWidth > table.clientWidth, range.getClientRects().length];
+        }""")
+        self.assertEqual((wide, lines), (True, 1))
+        self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), 1280)
+
     def test_an_attached_text_is_sent_before_the_message(self):
         page = self.open()
         sent = self.script(page, chunks({"content": "Read."}))
