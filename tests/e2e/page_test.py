@@ -356,6 +356,21 @@ class Live(WithPage):
         page.evaluate(HIDE, False)
         self.wait_for(page, "([before]) => asked > before", before)
 
+    def test_a_view_opened_during_another_look_does_not_wait(self):
+        self.watched = browser.Watched(self.browser, self.server.url, width=400)
+        self.addCleanup(self.watched.context.close)
+        page = self.watched.page
+        page.add_init_script("window.waits = []; const wait = setTimeout; window.setTimeout = (f, ms, ...all) => { waits.push(ms); return wait(f, ms, ...all); };")
+        held = []
+        page.route("**/ready", lambda route: held.append(route))
+        with page.expect_request("**/ready"):
+            self.watched.open()
+        page.click("#show-live")
+        self.assertEqual(page.evaluate("waits"), [])
+        held[0].fulfill(status=200, content_type="application/json", body="{}")
+        page.wait_for_selector(".figure:visible")
+        self.assertLess(page.evaluate("waits[0]"), 1000, "the chat's pace is slow")
+
     def test_asks_at_most_five_times_a_second_and_not_unseen(self):
         page = self.open()
         times = "performance.getEntriesByType('resource').filter((e) => e.name.endsWith(path)).map((e) => e.startTime)"

@@ -13,6 +13,7 @@ const live = new LiveView();
 const narrow = matchMedia("(max-width: 60rem)");
 let failures = 0;
 let timer = null;
+let isDue = false;  // something else can be seen than what a look on its way asked for
 let model = null;
 
 function setStatus(kind, text) {
@@ -86,11 +87,13 @@ async function loop() {
       wait = noteFailure(error);
     }
   }
-  timer = setTimeout(loop, wait);
+  timer = setTimeout(loop, isDue ? 0 : wait);
+  isDue = false;
 }
 
 function wake() {
-  if (timer !== -1) loop();
+  if (timer === -1) isDue = true;
+  else loop();
 }
 
 function setView(view) {
