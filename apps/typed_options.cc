@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <optional>
 #include <set>
 #include <span>
@@ -151,7 +152,10 @@ class Reader {
   base::Result<std::vector<Piece>> read_config(const std::string& path) const {
     std::vector<CLI::ConfigItem> items;
     try {
-      items = CLI::ConfigTOML().from_file(path);
+      std::ifstream file(path);
+      if (!file.good()) throw CLI::FileError::Missing(path);
+      if (file.peek() == 0xEF) file.ignore(3);  // the mark that some editors put before UTF-8
+      items = CLI::ConfigTOML().from_config(file);
     } catch (const CLI::Error& e) {
       return base::error(base::Code::kInvalidArgument, "--config {}: {}", path, e.what());
     }

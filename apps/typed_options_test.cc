@@ -181,6 +181,14 @@ TEST_F(Typed, AFileHoldsWhatACommandLineCould) {
   EXPECT_NE(note_.find("--block-size 64 is --page-size 64"), std::string::npos);
 }
 
+TEST_F(Typed, AFileMayComeFromWindows) {
+  for (const std::string first : {"# a comment\r\n", "port = 9000\r\n", ""}) {
+    const std::string path = config("\xEF\xBB\xBF" + first + "max-num-seqs = 8 # eight\r\n");
+    EXPECT_EQ(parse({"serve", "m", "--config", path}), "") << first;
+    EXPECT_EQ(serving_.max_num_seqs, 8);
+  }
+}
+
 TEST_F(Typed, TheCommandLineWinsUnderEveryName) {
   const std::string path = config(
       "model = \"m.gguf\"\npage-size = 64\nthreads = 4\nenable-prefix-caching = true\n"
